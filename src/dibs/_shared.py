@@ -19,7 +19,7 @@ from dibs.core.kinds.lock import Lock
 from dibs.core.kinds.options import Unset, checked_info, checked_owner
 from dibs.core.kinds.within import Within
 from dibs.core.names import check
-from dibs.core.queue import CELLS, FAIR, LEASES, QUORUM, RECORDS, WITHIN, Store
+from dibs.core.queue import CELLS, FAIR, FOREIGN, LEASES, QUORUM, RECORDS, WITHIN, Store
 from dibs.core.runtime import Runtime
 from dibs.errors import Unsupported
 from dibs.events import Observer
@@ -29,7 +29,15 @@ from dibs.runtime import process
 from dibs.url import parse
 
 LONGEST_NAMESPACE = 128
-NAMESPACE = "dibs"
+
+
+class _Default(str):
+    """A default that can be told from the same text given by a caller."""
+
+    __slots__ = ()
+
+
+NAMESPACE: str = _Default("dibs")
 Seconds = float | timedelta
 Timeout = float | timedelta | None | Unset
 
@@ -141,6 +149,8 @@ def make_client(
             raise
         raise ValueError(f"{error} (the URL is that of DIBS_URL)") from None
     described = checked_info(info)
+    is_shared = namespace is NAMESPACE and FOREIGN in store.capabilities
+    space = "" if is_shared else _checked_namespace(namespace)
     identity = (login(), os.uname().nodename if hasattr(os, "uname") else "?", os.getpid())
     write_description(*identity, "", described)
     client = Client(
@@ -149,13 +159,13 @@ def make_client(
         lease=lease_of(lease),
         owner=checked_owner(owner),
         info=described,
-        namespace=_checked_namespace(namespace),
+        namespace=space,
         retry=seconds(retry, "retry"),
         identity=identity,
         note=" (this machine only)" if given is None else "",
         make_grantor=_make_grantor(store),
         observer=None if observer is None else _checked_observer(observer),
-        show_step=partial(show_step, given, dict(store_options), str(namespace)),
+        show_step=partial(show_step, given, dict(store_options), space),
     )
     process.track(client)
     return client

@@ -144,8 +144,14 @@ class Granted(Named):
 
     @property
     def token(self) -> int:
-        """The fencing token, which rises with every grant of this name. Send it along with each write."""
+        """The fencing token, which rises with every grant of this name. Send it along with each write.
+
+        Raises:
+            Unsupported: This kind of lock has none. That is so only with `layout="redisson"`, without `fenced=True`.
+        """
         token: int = self._core.token
+        if not token:
+            raise self._core.no_token()
         return token
 
     @property

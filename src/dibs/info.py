@@ -324,8 +324,11 @@ def busy_text(info: LockInfo, own_token: int | None, now: datetime, is_me: Calla
         return "nobody holds it any more"
     first = ahead[0]
     you = " (this process)" if is_me(first.host, first.pid) else ""
-    since = duration((now - first.since).total_seconds())
-    text = f"held by {first.label}{you} for {since} (token {first.token})"
+    text = f"held by {first.label}{you}"
+    if first.since != _LONG_AGO:
+        text += f" for {duration((now - first.since).total_seconds())}"
+    if first.token:
+        text += f" (token {first.token})"
     if len(info.holders) > 1:
         text += f" and {len(info.holders) - 1} more"
     return f"{text}, {len(ahead)} ahead of you"

@@ -46,6 +46,11 @@ def three(_: Path) -> str:
     return f"zookeeper://{hosts('three')}/{unique()}"
 
 
+def redisson(place: Path) -> str:
+    """Redis in the layout of Redisson."""
+    return f"{fresh_redis(place)}&layout=redisson"
+
+
 def sentinel(_: Path) -> str:
     return f"redis+sentinel://{hosts('sentinel')}/{redis_groups.MAIN}?prefix={unique()}:"
 
@@ -149,7 +154,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def _absent(config: pytest.Config) -> list[str]:
     """The names of the stores of this run whose programs are missing."""
     wishes = [wish.partition("=lab.suite:") for wish in config.getoption("dibs_store")]
-    programs_of = {
-        name: GROUPS[which.removeprefix("far_").removesuffix("_session")].program for name, _, which in wishes if which
-    }
+    programs_of = {name: GROUPS[_group(which)].program for name, _, which in wishes if which}
     return sorted(name for name, program in programs_of.items() if programs.missing(program))
+
+
+def _group(which: str) -> str:
+    """The servers of a store of this module."""
+    return "redis" if which == "redisson" else which.removeprefix("far_").removesuffix("_session")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import wraps
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from dibs._shared import Connection, ExcType, Raised, Seconds, Target, Trace, enclosing, make_client
+from dibs._shared import NAMESPACE, Connection, ExcType, Raised, Seconds, Target, Trace, enclosing, make_client
 from dibs.aio.election import Election
 from dibs.aio.locks import Hold, Lock, RLock, RWLock, Semaphore
 from dibs.aio.primitives import Cell, Fence, Latch
@@ -34,7 +34,7 @@ def connect(
     lease: Seconds = 30.0,
     owner: str | None = None,
     info: Mapping[str, Any] | None = None,
-    namespace: str = "dibs",
+    namespace: str = NAMESPACE,
     retry: Seconds = 10.0,
     observer: Observer | None = None,
     **store_options: Any,
@@ -48,7 +48,7 @@ def connect(
         lease: Seconds that a lock without a `lease` of its own survives without renewal, at least 0.5; by default 30.
         owner: The `owner` of locks without one of their own: see `Client.lock`.
         info: A small dict that others see of every lock of this client.
-        namespace: The prefix of every name in the store, `"dibs"` by default. `""`: names are used as written.
+        namespace: The prefix of every name; `"dibs"` by default, with `layout="redisson"` none. `""`: names as written.
         retry: Seconds to retry a store that does not answer, in calls without a timeout. The default is 10.
         observer: A function that receives every event of this client: see `dibs.observe`. None by default.
         store_options: Options that only this store has; its page in the documentation lists them.
@@ -98,7 +98,7 @@ class Client(AsyncWith, OverCore):
 
     def lock(
         self, name: str, *,
-        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True,
+        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True, fenced: bool = False,
         max_hold: Seconds | None = None, fair: bool | None = None, owner: str | None = None,
         info: Mapping[str, Any] | None = None, on_lost: Callable[[Hold], object] | None = None,
         cancel_on_lost: bool = False,
@@ -111,6 +111,7 @@ class Client(AsyncWith, OverCore):
             lease: Seconds that the lock survives without renewal, at least 0.5. None, the default: the client's.
             renew: Whether the watchdog renews the lock at a third of its lease; True by default. If False, a hold
                 is lost after nine tenths of `lease`.
+            fenced: Whether holds must have a token; False by default. With `layout="redisson"` others have none.
             max_hold: Seconds after which a hold ends, as lost, though it is renewed. None, the default: never.
             fair: Whether waiters are served in their order. None, the default: wherever the store can, which is
                 everywhere but in a quorum. False: it stays outside the queue, and others may overtake it.
@@ -119,8 +120,7 @@ class Client(AsyncWith, OverCore):
             info: A small dict that others see, merged with the client's. None by default.
             on_lost: A plain function, not a coroutine function, called with the hold when it is lost: in the sync API
                 on a thread of its own, in the async API in the event loop of the client. None by default.
-            cancel_on_lost: Whether to cancel the task in the `async with` block when the hold is lost; the block then
-                raises `LockLost`. False by default.
+            cancel_on_lost: Whether a loss cancels the task in the block, which then raises `LockLost`. Default: False.
 
         Raises:
             BadName: The name is not valid.
@@ -136,12 +136,12 @@ class Client(AsyncWith, OverCore):
             >>> asyncio.run(main())
             True
         """
-        options = Options.checked(timeout, lease, renew, max_hold, fair, owner, info, on_lost, cancel_on_lost)
+        options = Options.checked(timeout, lease, renew, fenced, max_hold, fair, owner, info, on_lost, cancel_on_lost)
         return Lock(kinds.mutex(self._core, name, options, share=False))
 
     def rlock(
         self, name: str, *,
-        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True,
+        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True, fenced: bool = False,
         max_hold: Seconds | None = None, fair: bool | None = None, owner: str | None = None,
         info: Mapping[str, Any] | None = None, on_lost: Callable[[Hold], object] | None = None,
         cancel_on_lost: bool = False,
@@ -152,18 +152,18 @@ class Client(AsyncWith, OverCore):
 
         Args:
             name: 1 to 512 bytes of UTF-8, not blank, without control characters.
-            timeout, lease, renew, max_hold, fair, owner, info, on_lost, cancel_on_lost: As in `Client.lock`.
+            timeout, lease, renew, fenced, max_hold, fair, owner, info, on_lost, cancel_on_lost: As in `Client.lock`.
 
         Raises:
             BadName: The name is not valid.
             Unsupported: The store cannot do what an option asks for.
         """
-        options = Options.checked(timeout, lease, renew, max_hold, fair, owner, info, on_lost, cancel_on_lost)
+        options = Options.checked(timeout, lease, renew, fenced, max_hold, fair, owner, info, on_lost, cancel_on_lost)
         return RLock(kinds.mutex(self._core, name, options, share=True))
 
     def rwlock(
         self, name: str, *,
-        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True,
+        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True, fenced: bool = False,
         max_hold: Seconds | None = None, fair: bool | None = None, owner: str | None = None,
         info: Mapping[str, Any] | None = None, on_lost: Callable[[Hold], object] | None = None,
         cancel_on_lost: bool = False,
@@ -174,18 +174,18 @@ class Client(AsyncWith, OverCore):
 
         Args:
             name: 1 to 512 bytes of UTF-8, not blank, without control characters.
-            timeout, lease, renew, max_hold, fair, owner, info, on_lost, cancel_on_lost: As in `Client.lock`.
+            timeout, lease, renew, fenced, max_hold, fair, owner, info, on_lost, cancel_on_lost: As in `Client.lock`.
 
         Raises:
             BadName: The name is not valid.
             Unsupported: The store has no read-write locks, or cannot do what an option asks for.
         """
-        options = Options.checked(timeout, lease, renew, max_hold, fair, owner, info, on_lost, cancel_on_lost)
+        options = Options.checked(timeout, lease, renew, fenced, max_hold, fair, owner, info, on_lost, cancel_on_lost)
         return RWLock(*kinds.read_write(self._core, name, options))
 
     def semaphore(
         self, name: str, permits: int, *,
-        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True,
+        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True, fenced: bool = False,
         max_hold: Seconds | None = None, fair: bool | None = None, owner: str | None = None,
         info: Mapping[str, Any] | None = None, on_lost: Callable[[Hold], object] | None = None,
         cancel_on_lost: bool = False,
@@ -197,18 +197,18 @@ class Client(AsyncWith, OverCore):
         Args:
             name: 1 to 512 bytes of UTF-8, not blank, without control characters.
             permits: From 1 to 1,000,000, the same number for every user of the name.
-            timeout, lease, renew, max_hold, fair, owner, info, on_lost, cancel_on_lost: As in `Client.lock`.
+            timeout, lease, renew, fenced, max_hold, fair, owner, info, on_lost, cancel_on_lost: As in `Client.lock`.
 
         Raises:
             BadName: The name is not valid.
             Unsupported: The store has no semaphores, or cannot do what an option asks for.
         """
-        options = Options.checked(timeout, lease, renew, max_hold, fair, owner, info, on_lost, cancel_on_lost)
+        options = Options.checked(timeout, lease, renew, fenced, max_hold, fair, owner, info, on_lost, cancel_on_lost)
         return Semaphore(kinds.semaphore(self._core, name, permits, options))
 
     def striped(
         self, name: str, stripes: int, *,
-        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True,
+        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True, fenced: bool = False,
         max_hold: Seconds | None = None, fair: bool | None = None, owner: str | None = None,
         info: Mapping[str, Any] | None = None, on_lost: Callable[[Hold], object] | None = None,
         cancel_on_lost: bool = False,
@@ -218,18 +218,18 @@ class Client(AsyncWith, OverCore):
         Args:
             name: 1 to 512 bytes of UTF-8, not blank, without control characters.
             stripes: From 1 to 1,000,000, the same number for every user of the name.
-            timeout, lease, renew, max_hold, fair, owner, info, on_lost, cancel_on_lost: As in `Client.lock`.
+            timeout, lease, renew, fenced, max_hold, fair, owner, info, on_lost, cancel_on_lost: As in `Client.lock`.
 
         Raises:
             BadName: The name is not valid.
             Unsupported: The store has no stripes, or cannot do what an option asks for.
         """
-        options = Options.checked(timeout, lease, renew, max_hold, fair, owner, info, on_lost, cancel_on_lost)
+        options = Options.checked(timeout, lease, renew, fenced, max_hold, fair, owner, info, on_lost, cancel_on_lost)
         return Striped(CoreStriped(self._core, name, stripes, options))
 
     def election(
         self, name: str, *,
-        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True,
+        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True, fenced: bool = False,
         max_hold: Seconds | None = None, fair: bool | None = None, owner: str | None = None,
         info: Mapping[str, Any] | None = None, on_lost: Callable[[Hold], object] | None = None,
         cancel_on_lost: bool = False,
@@ -238,13 +238,13 @@ class Client(AsyncWith, OverCore):
 
         Args:
             name: 1 to 512 bytes of UTF-8, not blank, without control characters.
-            timeout, lease, renew, max_hold, fair, owner, info, on_lost, cancel_on_lost: As in `Client.lock`.
+            timeout, lease, renew, fenced, max_hold, fair, owner, info, on_lost, cancel_on_lost: As in `Client.lock`.
 
         Raises:
             BadName: The name is not valid.
             Unsupported: The store has no elections, or cannot do what an option asks for.
         """
-        options = Options.checked(timeout, lease, renew, max_hold, fair, owner, info, on_lost, cancel_on_lost)
+        options = Options.checked(timeout, lease, renew, fenced, max_hold, fair, owner, info, on_lost, cancel_on_lost)
         return Election(CoreElection(self._core, name, options))
 
     def latch(self, name: str) -> Latch:
@@ -301,7 +301,7 @@ class Client(AsyncWith, OverCore):
     @overload
     def synchronized(
         self, name: str, on_busy: Literal["wait", "raise"] = "wait", *,
-        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True,
+        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True, fenced: bool = False,
         max_hold: Seconds | None = None, fair: bool | None = None, owner: str | None = None,
         info: Mapping[str, Any] | None = None, on_lost: Callable[[Hold], object] | None = None,
         cancel_on_lost: bool = False,
@@ -310,7 +310,7 @@ class Client(AsyncWith, OverCore):
     @overload
     def synchronized(
         self, name: str, on_busy: Literal["skip"], *,
-        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True,
+        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True, fenced: bool = False,
         max_hold: Seconds | None = None, fair: bool | None = None, owner: str | None = None,
         info: Mapping[str, Any] | None = None, on_lost: Callable[[Hold], object] | None = None,
         cancel_on_lost: bool = False,
@@ -318,7 +318,7 @@ class Client(AsyncWith, OverCore):
 
     def synchronized(
         self, name: str, on_busy: Literal["wait", "skip", "raise"] = "wait", *,
-        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True,
+        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True, fenced: bool = False,
         max_hold: Seconds | None = None, fair: bool | None = None, owner: str | None = None,
         info: Mapping[str, Any] | None = None, on_lost: Callable[[Hold], object] | None = None,
         cancel_on_lost: bool = False,
@@ -332,7 +332,7 @@ class Client(AsyncWith, OverCore):
             on_busy: The reaction to a busy lock: `"wait"`, the default, waits as `async with` does; `"skip"` returns
                 None and logs it at INFO; `"raise"` raises `AcquireTimeout`. The last two try once unless a `timeout`
                 is given.
-            timeout, lease, renew, max_hold, fair, owner, info, on_lost, cancel_on_lost: As in `Client.lock`.
+            timeout, lease, renew, fenced, max_hold, fair, owner, info, on_lost, cancel_on_lost: As in `Client.lock`.
 
         Raises:
             ValueError: The name has a field that the function has no parameter for. Checked while decorating.
@@ -352,7 +352,7 @@ class Client(AsyncWith, OverCore):
         """
         from dibs.synchronized import Plan, sign, skipped  # noqa: PLC0415  (it needs `inspect`, a costly import)
 
-        options = Options.checked(timeout, lease, renew, max_hold, fair, owner, info, on_lost, cancel_on_lost)
+        options = Options.checked(timeout, lease, renew, fenced, max_hold, fair, owner, info, on_lost, cancel_on_lost)
         plan = Plan(self._core, Lock, name, on_busy, options)
 
         def decorate(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T | None]]:
@@ -403,18 +403,19 @@ class Client(AsyncWith, OverCore):
                 yield info
             page, after = await self._core.page(prefix, after)
 
-    async def break_(self, name: str, *, token: int) -> None:
+    async def break_(self, name: str, *, token: int | None = None, holder: str | None = None) -> None:
         """Remove a holder by force. It loses the lock as soon as it hears of it: only its token protects.
 
         Args:
             name: The name of the lock.
             token: The token of the holder, as `inspect` shows it. Another holder is left alone.
+            holder: With `layout="redisson"`, in place of the token: the owner that `inspect` shows.
 
         Raises:
-            NotHeld: No holder has this token.
+            NotHeld: There is no such holder any more.
             StoreUnavailable: The store did not answer within the client's `retry` seconds.
         """
-        await self._core.break_(name, token)
+        await self._core.break_(name, token, holder)
 
     async def ping(self, timeout: Seconds = 5.0) -> float:
         """Ask the store for a sign of life, and return the seconds until it answered. The first call also connects.

@@ -12,6 +12,7 @@ lease: the hold is returned at once if at least half a waiting lease is left, el
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from typing import cast
 
 from dibs.core.deadline import (
     FIRST_PAUSE,
@@ -24,9 +25,22 @@ from dibs.core.deadline import (
     rest,
     valid_until,
 )
-from dibs.core.grants import HELD, NO_CLAIM, OVER, WAITS, Given, Grant, Hold, Request
+from dibs.core.grantor import Given
+from dibs.core.grants import HELD, NO_CLAIM, OVER, WAITS, Grant, Hold, Request
 from dibs.core.loss import BROKEN, GIVEN_BACK, REPLACED
-from dibs.core.queue import NOWHERE, QUEUE, UNFAIR, YOURS, ClientIdentity, Place, Queue, Replaced, Store
+from dibs.core.queue import (  # fmt: skip
+    LOOK,
+    NOWHERE,
+    QUEUE,
+    UNFAIR,
+    YOURS,
+    ClientIdentity,
+    NamesHolders,
+    Place,
+    Queue,
+    Replaced,
+    Store,
+)
 from dibs.core.registry import HoldRegistry
 from dibs.core.rule import Claim, Prepared, Standing
 from dibs.core.runtime import Runtime
@@ -39,7 +53,7 @@ _POLL_INTERVAL = 15.0
 
 
 class QueueGrantor:
-    """`Grantor` (grants.py) over a store with queues."""
+    """`Grantor` (grantor.py) over a store with queues."""
 
     def __init__(
         self, queue: Queue, runtime: Runtime, me: ClientIdentity, registry: HoldRegistry, retry: float
@@ -64,7 +78,7 @@ class QueueGrantor:
             return False
         sent_at, deadline = self._now(), hold.deadline
         claim = Claim(
-            self._runtime.fresh_id(), request.name, request.kind, request.capacity, hold.weight,
+            self._runtime.fresh_id(), request.name, request.form or request.kind, request.capacity, hold.weight,
             request.lease, request.waiting, sent_at + request.waiting, self._me.id, description, False, None, prepared,
         )  # fmt: skip
         hold.grant = grant = Grant(request, hold)
@@ -302,7 +316,7 @@ class QueueGrantor:
             for hold in list(grant.holds):
                 self._registry.reporter.waiting(hold, grant.request)
         if place is UNFAIR:
-            await self._wait_unfair(grant, deadline)
+            await self._wait_unfair(grant, standing, deadline)
         elif place is QUEUE:
             grant.answer(standing, sent_at)
             if await self._wait_in_queue(grant, deadline):
@@ -311,10 +325,13 @@ class QueueGrantor:
                 self._retire(grant)
         return False
 
+    async def evict_holder(self, name: str, holder: str, until: float) -> bool:
+        return await cast("NamesHolders", self._queue).evict_holder(name, holder, until)
+
     async def lighten(self, grant: Grant, weight: int, until: float) -> None:
         claim = grant.claim
         await self._queue.amend(claim, weight, until)
-        claim.weight = min(claim.weight, weight)
+        claim.weight = weight
 
     async def _wait_in_queue(self, grant: Grant, deadline: float) -> bool:
         """True: held. False: timed out, or the claim was evicted and a new id must join."""
@@ -374,9 +391,9 @@ class QueueGrantor:
             self._watchdog.schedule(grant)
         return standing
 
-    async def _wait_unfair(self, grant: Grant, deadline: float) -> None:
-        look_at = self._now() + grant.request.waiting / 3
-        if await self._queue.watch(grant.claim, min(deadline, look_at)) is not None:
+    async def _wait_unfair(self, grant: Grant, standing: Standing, deadline: float) -> None:
+        look_at = self._now() + min(standing.next, grant.request.look_after)
+        if await self._queue.watch(grant.claim, min(deadline, look_at)) is LOOK:
             await self._runtime.sleep(min(self._runtime.jitter(_BARGE_PAUSE), max(deadline - self._now(), 0.0)))
 
     async def _withdraw(self, grant: Grant) -> None:
@@ -399,7 +416,7 @@ class QueueGrantor:
         self._retire(grant)
         request = grant.request
         claim = Claim(
-            self._runtime.fresh_id(), request.name, request.kind, request.capacity, weight,
+            self._runtime.fresh_id(), request.name, request.form or request.kind, request.capacity, weight,
             request.lease, request.waiting, now + request.waiting, self._me.id, description,
         )  # fmt: skip
         grant.ask_as(claim)

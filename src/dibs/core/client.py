@@ -12,17 +12,30 @@ from typing import Any, TypeVar, cast
 from dibs.core import names
 from dibs.core.cells import Cells
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE, RELEASE_PATIENCE, rest, seconds
-from dibs.core.grants import HELD, LOST, Grantor
+from dibs.core.grantor import Grantor
+from dibs.core.grants import HELD, LOST
 from dibs.core.log import fields, log, log_debug, wants_debug
 from dibs.core.loss import CLOSED, EXITED, FORKED
-from dibs.core.queue import DDL, LEASES, LOOK, ClientIdentity, Encloses, Enclosing, InTables, Replaced, Store
+from dibs.core.queue import (  # fmt: skip
+    DDL,
+    FOREIGN,
+    LEASES,
+    LOOK,
+    ClientIdentity,
+    Encloses,
+    Enclosing,
+    InTables,
+    NamesHolders,
+    Replaced,
+    Store,
+)
 from dibs.core.registry import HoldRegistry
 from dibs.core.reporter import Reporter
 from dibs.core.runtime import Event, Runtime
 from dibs.core.watchdog import Watchdog
 from dibs.errors import DibsError, NotHeld, StoreError, StoreUnavailable, Unsupported, public
 from dibs.events import Observer
-from dibs.info import Finding, LockInfo, show_command, write_description
+from dibs.info import Finding, LockInfo, printable, show_command, write_description
 
 E = TypeVar("E", bound=DibsError)
 T = TypeVar("T")
@@ -271,23 +284,33 @@ class Client:
         end = max((info.name for info in found), default="")
         return own, end if end > after else ""  # a damaged store must not make the caller loop for ever
 
-    async def break_(self, name: str, token: int) -> None:
-        """Remove the holder with this token."""
+    async def break_(self, name: str, token: int | None, holder: str | None) -> None:
+        """Remove the holder with this token; in a FOREIGN store, the holder with this id."""
         names.check(name)
-        if isinstance(token, bool) or not isinstance(token, int):
+        if isinstance(token, bool) or not isinstance(token, int | None):
             raise TypeError(f"token must be an int, not {token!r}")
+        if not isinstance(holder, str | None):
+            raise TypeError(f"holder must be a str, not {holder!r}")
+        by_id = FOREIGN in self.store.capabilities
+        if (token is None) is not by_id or (holder is None) is by_id:
+            named = "holder=, the owner that inspect shows" if by_id else "token="
+            raise self.error(Unsupported, name, f"a holder is named by {named}", step=self.show_step(name))
         await self.ready()
+        encoded, until = self.prefix + name, self.now() + self.retry
         try:
-            found = await self.opened.evict(self.prefix + name, token, self.now() + self.retry)
+            if token is not None:
+                found = await self.opened.evict(encoded, token, until)
+            else:
+                found = await cast("NamesHolders", self.opened).evict_holder(encoded, cast("str", holder), until)
         except DibsError as error:
             raise self.completed(error, name) from None
         self.reporter.answered()
         if not found:
             info = await self.inspect(name)
             raise self.error(
-                NotHeld, name, f"no holder has token {token} any more", info=info, step=self.show_step(name)
+                NotHeld, name, f"no holder has {_named(token, holder)} any more", info=info, step=self.show_step(name)
             )
-        self.reporter.broken(name, token)
+        self.reporter.broken(name, token or 0, _named(token, holder))
 
     def completed(self, error: DibsError, name: str | None) -> DibsError:
         """Complete an error for the caller; tell the watchdog, because a replaced store has lost every hold."""
@@ -395,3 +418,7 @@ class Client:
 
     def _grantor(self, runtime: Runtime) -> Grantor:
         return self._make_grantor(self.store, runtime, self.me, self.registry, self.retry)
+
+
+def _named(token: int | None, holder: str | None) -> str:
+    return f"id {printable(holder)}" if token is None else f"token {token}"

@@ -14,7 +14,8 @@ from itertools import count
 from typing import NamedTuple
 
 from dibs.core.deadline import FOREVER, attempt
-from dibs.core.grants import HELD, Grant, Grantor
+from dibs.core.grantor import Grantor
+from dibs.core.grants import HELD, Grant
 from dibs.core.log import fields, log
 from dibs.core.queue import Replaced
 from dibs.core.rule import Claim
@@ -83,7 +84,7 @@ class GiveBacks:
         self._worker.ring()
 
     def lighten_later(self, grant: Grant) -> None:
-        """Lower the weight of the claim in the store to that of its heaviest hold, in the background."""
+        """Lower the weight of the claim in the store to that of its remaining holds, in the background."""
         self._too_heavy.append(grant)
         self._worker.ring()
 
@@ -192,8 +193,8 @@ class GiveBacks:
             self._is_told = False
 
     async def _lighten(self, grant: Grant) -> None:
-        weight = grant.heaviest()
-        if grant.state is not HELD or weight >= grant.claim.weight:
+        weight = grant.weight()
+        if grant.state is not HELD or weight == grant.claim.weight:
             return
         grantor = self._open()
         try:

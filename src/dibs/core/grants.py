@@ -16,28 +16,28 @@ Both classes keep their defaults on the class: a free acquire sets only the attr
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from typing import Protocol
 
 from dibs.core.deadline import FOREVER, WAITING_LEASE, valid_until
 from dibs.core.loss import EXPIRED, GIVEN_BACK, Loss, Trouble, too_old
-from dibs.core.queue import Leave
-from dibs.core.rule import Claim, Prepared, Standing
+from dibs.core.queue import FENCED_MUTEX
+from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Event, Runtime
-from dibs.errors import LockLost, LossReason, StoreError, StoreUnavailable
-from dibs.info import Finding, LockInfo
+from dibs.errors import LockLost, LossReason, StoreUnavailable, Unsupported
 
 
 class Request:
     """The parameters of a claim that are the same for every acquire of a lock."""
 
-    __slots__ = ("capacity", "ends_after", "fair", "kind", "lease", "name", "renew", "waiting")
+    __slots__ = ("capacity", "ends_after", "fair", "form", "kind", "lease", "look_after", "name", "renew", "waiting")
 
     def __init__(
-        self, name: str, kind: str, capacity: int, lease: float, renew: bool, fair: bool, ends_after: float = FOREVER
-    ) -> None:
+        self, name: str, kind: str, capacity: int, lease: float, renew: bool, fair: bool, ends_after: float = FOREVER,
+        form: str | None = None,
+    ) -> None:  # fmt: skip
         self.name = name
         self.kind = kind
         self.capacity = capacity
@@ -48,6 +48,10 @@ class Request:
         """The lease while it waits; a waiter is always renewed."""
         self.ends_after = ends_after
         """Seconds after which a hold ends by itself, although the claim is renewed."""
+        self.form = form
+        """How a FOREIGN store keeps it, as `Claim.kind`; None in any other store."""
+        self.look_after = self.waiting / 3 if form is None else FOREVER
+        """Seconds after which a waiter asks the store again at the latest, because the store forgets silent waiters."""
 
 
 class State(Enum):
@@ -67,7 +71,7 @@ NO_CLAIM = Claim(b"", "", "", 0, 0, 0.0, 0.0, 0.0, b"", "")
 
 
 class Grant:
-    """One claim as this process knows it. Several holds may share it; it has the weight of the heaviest of them."""
+    """One claim as this process knows it. Several holds may share it."""
 
     key: tuple[str, object] | None = None
     """The name and owner whose holds share it; None: it is not shared."""
@@ -130,9 +134,7 @@ class Grant:
         self.held_back = standing.held_back
         until = valid_until(sent_at, standing.left)
         self.until = max(self.until, until)
-        self.renew_at = sent_at + (
-            standing.left / 3 if standing.holds else min(standing.next, self.request.waiting / 3)
-        )
+        self.renew_at = sent_at + (standing.left / 3 if standing.holds else min(standing.next, self.request.look_after))
         if standing.revoked and not self.revoke_seen:
             self.revoke_seen = True
             self.tell_watchers()
@@ -170,6 +172,12 @@ class Grant:
     def heaviest(self) -> int:
         return max((hold.weight for hold in self.holds if not hold.over), default=0)
 
+    def weight(self) -> int:
+        """The weight that its claim should have in the store."""
+        if self.request.form is None:
+            return self.heaviest()
+        return sum(hold.weight for hold in self.holds if not hold.over)
+
     def taken_away(self, loss: Loss) -> LockLost:
         """The error of a release that came too late. The first reason stays."""
         self.loss = self.loss or loss
@@ -184,7 +192,8 @@ class Grant:
 
     @property
     def token(self) -> int:
-        return self.claim.ticket or 0
+        """0: the store gives no token for this kind of lock."""
+        return self.claim.ticket or 0 if self.request.form in (None, FENCED_MUTEX) else 0
 
 
 class Reports(Protocol):
@@ -354,6 +363,13 @@ class Hold:
     def token(self) -> int:
         return 0 if self.grant is None else self.grant.token
 
+    def no_token(self) -> Unsupported:
+        """The error of a caller that asks for the token of a lock without one."""
+        return Unsupported(
+            "this kind of lock has no fencing token in this layout", name=self.name, store=self.context.shown,
+            step="make it with fenced=True, which Java knows as RFencedLock",
+        )  # fmt: skip
+
     @property
     def mode(self) -> str:
         """Exclusive if it takes the whole capacity."""
@@ -390,60 +406,3 @@ async def wait_for_any(holds: Sequence[Hold], condition: Callable[[Hold], bool],
         finally:
             for grant in grants:
                 grant.watchers.remove(event)
-
-
-Given = bool | Awaitable[bool] | None
-"""How far the free path of a release came: see `Grantor.give`."""
-
-
-class Grantor(Protocol):
-    """One way to the store, for callers or for a lane of the watchdog. A lane has a blocking one, on a
-    connection of its own. A call raises StoreUnavailable at `until`."""
-
-    def take(self, hold: Hold, request: Request, description: str, prepared: Prepared | None) -> bool | Awaitable[bool]:
-        """The free path of an acquire. True: held. False: call `acquire`, which goes on with the grant of the hold, if
-        there is one. In asyncio it may return an awaitable of either."""
-
-    def give(self, hold: Hold) -> Given:
-        """The free path of a release. True: done. None: not begun, call `release`. Otherwise the hold is over: pass
-        the result to `given`, which finishes the release."""
-
-    async def given(self, hold: Hold, answer: bool | Awaitable[bool]) -> None: ...
-
-    async def acquire(self, grant: Grant, weight: int, description: str, deadline: float) -> bool:
-        """Acquire, and wait while it is busy. False: busy until the deadline."""
-
-    async def release(self, grant: Grant, until: float) -> None: ...
-
-    async def lighten(self, grant: Grant, weight: int, until: float) -> None:
-        """Lower the weight of its claim."""
-
-    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Standing | StoreUnavailable | None]: ...
-
-    async def give_back(self, leaving: Sequence[Leave], until: float) -> Sequence[StoreError | None]:
-        """Remove claims, each with whether its joins were answered. An error for a claim: retry it."""
-
-    async def connect(self, until: float) -> None:
-        """Have a connection ready."""
-
-    def round_trip(self) -> float:
-        """Seconds that a reply may take."""
-
-    async def inspect(self, name: str, until: float) -> LockInfo: ...
-
-    async def page(self, prefix: str, after: str, until: float) -> list[LockInfo]: ...
-
-    async def revoke(self, name: str, token: int, until: float) -> bool: ...
-
-    async def evict(self, name: str, token: int, until: float) -> bool: ...
-
-    async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None: ...
-
-    async def identity(self, until: float) -> str: ...
-
-    async def ping(self, until: float) -> object:
-        """Return when the store has answered: a primary, or a majority of a quorum."""
-
-    async def doctor(self, until: float) -> list[Finding]: ...
-
-    def close(self) -> None: ...

@@ -41,18 +41,23 @@ QUEUE, UNFAIR, NOWHERE = Place
 
 
 class Signal(Enum):
-    """A message to a waiter: it holds (always addressed by its full id), or it should ask the store."""
+    """A message to a waiter: it holds (always addressed by its full id), or it should ask the store. `TRY`: at once,
+    because of the unfair waiters of this client only this one was told."""
 
     YOURS = b"y"
     LOOK = b"l"
+    TRY = b"t"
 
 
-YOURS, LOOK = Signal
+YOURS, LOOK, TRY = Signal
+
+
+_SIGNALS = {signal.value: signal for signal in Signal}
 
 
 def read_signal(message: bytes | None) -> Signal | None:
     """Parse a message; any message that is not a grant is a hint to ask the store."""
-    return None if message is None else YOURS if message == YOURS.value else LOOK
+    return None if message is None else _SIGNALS.get(message, LOOK)
 
 
 class Replaced(StoreUnavailable):
@@ -116,7 +121,8 @@ class Queue(Protocol):
         """
 
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
-        """Lower the weight of this claim; idempotent."""
+        """Set the weight of this claim; idempotent. The weight only falls. In a FOREIGN store it is the sum of the
+        weights of all holds, and rises with each re-entry."""
 
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
         """Remove the claim; idempotent. Wakes exactly the new holders; if there are none, the unfair waiters of the
@@ -156,6 +162,13 @@ class Queue(Protocol):
 
     def close(self) -> None:
         """Free local resources. Claims stay as they are."""
+
+
+class NamesHolders(Protocol):
+    """The verb that only the queues of a FOREIGN store have."""
+
+    async def evict_holder(self, name: str, holder: str, until: float) -> bool:
+        """Remove the holder with this id. False: there is none."""
 
 
 class Voter(Queue, Protocol):
@@ -265,3 +278,12 @@ ELECTION = "election"
 """The kind of a queue whose holder is a leader that others follow."""
 WITHIN = "within"
 """It can lock inside a transaction of the caller: see `Enclosing`."""
+FOREIGN = "foreign"
+"""It keeps locks in the format of another library, and shares them with its programs. Names have no namespace by
+default. Only a mutex that asks for order (`fair=True`) or for a fencing token (`fenced=True`) has it. Waiters are not
+recorded, unless the mutex is fair. Every hold of an `rlock` or `rwlock` counts in the store (see `Queue.amend`). A
+holder is removed by the id that `inspect` shows as its owner."""
+LATCHES = "latches"
+"""It keeps latches itself: see core/latches.py. Without it they are kept in cells."""
+FAIR_MUTEX, FENCED_MUTEX, EXPIRING_SEMAPHORE = "fair mutex", "fenced mutex", "expiring semaphore"
+"""Values of `Claim.kind` in a FOREIGN store. Everywhere else the kind of such a lock is `mutex` or `semaphore`."""

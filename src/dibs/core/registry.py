@@ -11,12 +11,13 @@ from typing import Any
 from weakref import ref
 
 from dibs.core.deadline import RELEASE_PATIENCE
-from dibs.core.grants import ASKING, HELD, WAITS, Frame, Grant, Grantor, Hold, Request
+from dibs.core.grantor import Grantor
+from dibs.core.grants import ASKING, HELD, WAITS, Frame, Grant, Hold, Request
 from dibs.core.log import fields, log
 from dibs.core.reporter import Reporter
 from dibs.core.runtime import Runtime
 from dibs.core.watchdog import Watchdog
-from dibs.errors import Closed, Deadlock, LockLost, Mismatch, Unsupported
+from dibs.errors import Closed, Deadlock, LockLost, Mismatch, StoreUnavailable, Unsupported
 
 _FOLLOWER_NAP = 1.0
 _FEW = 1000
@@ -74,6 +75,8 @@ class HoldRegistry:
             if grant is mine:
                 return await self._ask(grant, hold, description)
             if self._enter(grant, hold, request):
+                if request.form is not None:
+                    await self._count(grant)
                 return True
             if self._undecided(grant):
                 self.reporter.waiting(hold, request)
@@ -173,9 +176,10 @@ class HoldRegistry:
     def _enter(self, grant: Grant, hold: Hold, request: Request) -> bool:
         """Share a grant of this owner. False: it is not granted yet, or has ended."""
         there = grant.request
-        if (there.kind, there.capacity) != (request.kind, request.capacity):
+        if (there.kind, there.capacity, there.form) != (request.kind, request.capacity, request.form):
             raise Mismatch(
-                f"this client holds it as {there.kind} of {there.capacity}", name=hold.name, store=self.shown,
+                f"this client holds it as {there.form or there.kind} of {there.capacity}",
+                name=hold.name, store=self.shown,
                 step="use one kind and size for one name",
             )  # fmt: skip
         with self._mutex:
@@ -241,14 +245,21 @@ class HoldRegistry:
         return True
 
     async def _lighten(self, grant: Grant) -> None:
-        """Lower the weight of the claim to that of its heaviest hold."""
-        weight = grant.heaviest()
-        if weight < grant.claim.weight:
+        """Lower the weight of the claim to that of its remaining holds."""
+        weight = grant.weight()
+        if weight != grant.claim.weight:
             try:
                 await self._opened().lighten(grant, weight, self.now() + RELEASE_PATIENCE)
             except BaseException:
                 self.watchdog.lighten_later(grant)
                 raise
+
+    async def _count(self, grant: Grant) -> None:
+        """Count a re-entry in a FOREIGN store. The hold is valid without it: a silent store only delays the count."""
+        try:
+            await self._lighten(grant)
+        except StoreUnavailable as error:
+            self.watchdog.heard(error)
 
     @staticmethod
     def _add(grant: Grant, hold: Hold) -> None:

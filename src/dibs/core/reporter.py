@@ -233,11 +233,10 @@ class Reporter:
                 log("store").info("%s answers again, after %s", self._store, duration(silent), extra=extra)
             self.tell(Event(what="store_back", store=self._store, backend=self._backend, waited=silent))
 
-    def broken(self, name: str, token: int) -> None:
+    def broken(self, name: str, token: int, named: str) -> None:
+        """`named`: the holder in words, such as `token 17`."""
         extra = fields("broken", lock=name, store=self._store, token=token)
-        log("lock").info(
-            '"%s" on %s: this client removed the holder with token %d', name, self._store, token, extra=extra
-        )
+        log("lock").info('"%s" on %s: this client removed the holder with %s', name, self._store, named, extra=extra)
         self.tell(Event(what="broken", name=name, store=self._store, backend=self._backend, token=token))
 
     def leader_changed(self, name: str, leader: Participant | None) -> None:

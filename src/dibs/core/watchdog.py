@@ -29,7 +29,8 @@ from typing import Any
 
 from dibs.core.deadline import FOREVER, attempt
 from dibs.core.give_backs import BATCH, GiveBacks
-from dibs.core.grants import ASKING, HELD, LOST, NO_CLAIM, OVER, WAITS, Grant, Grantor
+from dibs.core.grantor import Grantor
+from dibs.core.grants import ASKING, HELD, LOST, NO_CLAIM, OVER, WAITS, Grant
 from dibs.core.log import fields, log
 from dibs.core.loss import BROKEN, DISPLACED, EXPIRED, INSTANT, REPLACED, Loss, Trouble
 from dibs.core.queue import LOOK, YOURS, ClientIdentity, Replaced

@@ -15,7 +15,8 @@ from typing import Any
 
 from dibs.core.client import Client
 from dibs.core.deadline import FOREVER
-from dibs.core.grants import Grant, Grantor, Hold, Request
+from dibs.core.grantor import Grantor
+from dibs.core.grants import Grant, Hold, Request
 from dibs.testing.stage import Stage
 
 

@@ -11,6 +11,9 @@ rediss+sentinel:// and rediss+cluster:// encrypt every connection, including tho
 |-----------------------------------------|----------------------------------------------------------------------------|
 | `prefix`                                | the start of every key and channel, where several programs share a server  |
 | `replicas`                              | how many replicas must have a grant or renewal before it counts; 0         |
+| `layout`                                | "redisson": share locks with Java programs; "dibs" by default              |
+| `fair_wait`                             | Redisson's fairLockWaitTimeout, in seconds; 300                            |
+| `sharded`                               | Redisson's shardedSubscriptionMode in a cluster: "auto", "on" or "off"     |
 | `wake`                                  | "messages" (pub/sub, the default), or "spin": poll, where that is denied   |
 | `db`                                    | the database, if the path does not have it                                 |
 | `sentinel_username`, `sentinel_password`| the login for the sentinels, which differs from that of the servers        |
@@ -39,6 +42,9 @@ LONGEST_PATH = 107
 _COMMON: dict[str, opts.Check] = {
     "prefix": opts.text,
     "replicas": opts.number,
+    "layout": opts.word("dibs", "redisson"),
+    "fair_wait": opts.number,
+    "sharded": opts.word("auto", "on", "off"),
     "wake": opts.word("messages", "spin"),
 }
 _FILES: dict[str, opts.Check] = dict.fromkeys(tls.FILES, opts.file)
@@ -68,6 +74,14 @@ class Address:
         self.service, self.least_sentinels = target.service, target.least_sentinels
         self.prefix: str = options.get("prefix", "")
         self.replicas: int = options.get("replicas", 0)
+        if foreign := [option for option in ("fair_wait", "sharded") if option in options]:
+            if options.get("layout") != "redisson":
+                raise ValueError(f"{self.shown}: {foreign[0]}= is only for layout=redisson")
+            if options.get("fair_wait") == 0:
+                raise ValueError(f"{self.shown}: fair_wait= must be at least 1")
+        self.layout: str = options.get("layout", "dibs")
+        self.fair_wait: int = options.get("fair_wait", 300)
+        self.sharded: str = options.get("sharded", "auto")
         self.wake: str = options.get("wake", "messages")
         self._target = target
         self._files = files or {}

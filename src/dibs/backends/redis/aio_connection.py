@@ -21,11 +21,12 @@ from dibs.backends.redis.connection import CHUNK, NOT_NOW, NOTHING, PUSH, RedisC
 from dibs.backends.redis.context import Context
 from dibs.backends.redis.discovery import named
 from dibs.backends.redis.errors import Refusal, unavailable
-from dibs.backends.redis.queue import read_join, read_leave_now
-from dibs.backends.redis.scripts import BETWEEN, MICROSECONDS, Request, Wait
+from dibs.backends.redis.free_path import Layout
+from dibs.backends.redis.queue import read_leave_now
+from dibs.backends.redis.scripts import Request, Wait
 from dibs.backends.redis.servers import Dialler, Outcomes, Parts, Pools
 from dibs.core.deadline import FOREVER
-from dibs.core.queue import QUEUE, UNFAIR, Left, Place, Taken
+from dibs.core.queue import UNFAIR, Left, Place, Taken
 from dibs.core.rule import Claim, Standing
 from dibs.errors import DibsError, StoreError, StoreUnavailable
 
@@ -116,6 +117,13 @@ class RedisAioConnection:
             self._give_up()
             raise
         return slot.future
+
+    def tell(self, request: bytes) -> None:
+        """Send a packed request that has no reply: see RedisConnection.tell."""
+        if self.connection.may_skip and not self.lost:
+            if not self._out and not self._rest:
+                self.loop.call_soon(self._flush)
+            self._out.append(request)
 
     def _enqueue(self, slot: _Slot, packed: Sequence[bytes]) -> None:
         if not self._out and not self._rest:
@@ -245,12 +253,10 @@ AioRedisPool = AioPool[RedisConnection, RedisAioConnection]
 class AioFreePath:
     """The free path of the async API: `take_now` and `leave_now` send, and return a future of the reply."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, layout: Layout) -> None:
         self._executor = context.executor
-        self._keys = context.keys
-        self._subscriber = context.subscriber
-        self._prepare = context.prepare
-        self._poll_interval = context.poll_interval
+        self._subscriber = context.subscriber if layout.needs_messages else None
+        self._key, self._prepare, self._read_join = layout.key, layout.prepare, layout.read_join
         self._pool: AioRedisPool | None = None
         """The pool of the only server in the last loop. Stays None with several servers."""
         self._is_single = context.address.topology == "single"
@@ -260,30 +266,40 @@ class AioFreePath:
         if connection is None or prepared is None or place is UNFAIR or (subscriber and not subscriber.is_ready()):
             return None
         requests = prepared.request or self._prepare(prepared, claim)
+        if requests is None:
+            return None
         claim.asked = True
-        start = requests.queue if place is QUEUE else requests.tries
-        by = int((claim.by + connection.connection.offset) * MICROSECONDS)
-        request = b"%b%b%b%016d\r\n" % (start, claim.id, BETWEEN, by)
-        return connection.ask_now(request, partial(self._taken, claim), until)
+        request = requests.join(claim, place, connection.connection.offset)
+        return connection.ask_now(request, partial(self._taken, claim, place), until)
 
     def leave_now(self, claim: Claim, until: float) -> Left:
         prepared, connection = claim.prepared, self._connection_now(claim.name)
         if connection is None or prepared is None or prepared.request is None:
             return None
-        return connection.ask_now(b"%b%b\r\n" % (prepared.request.leave, claim.id), read_leave_now, until)
+        requests = prepared.request
+        if requests.farewell is None:
+            return connection.ask_now(requests.leave(claim), read_leave_now, until)
+        return connection.ask_now(requests.leave(claim), partial(_left, connection, requests.farewell(claim)), until)
 
-    def _taken(self, claim: Claim, reply: Reply) -> Standing | None:
+    def _taken(self, claim: Claim, place: Place, reply: Reply) -> Standing | None:
         """None: a refusal, which changed nothing."""
-        return None if isinstance(reply, Refusal) else read_join(claim, reply, self._poll_interval)
+        return None if isinstance(reply, Refusal) else self._read_join(claim, reply, place)
 
     def _connection_now(self, name: str) -> RedisAioConnection | None:
         pool = self._pool
         if pool is None or pool.loop is not asyncio.get_running_loop():
-            pool = self._executor.pool_now(self._keys.queue(name))
+            pool = self._executor.pool_now(self._key(name))
             if pool is None:
                 return None
             self._pool = pool if self._is_single else None
         return pool.idle[0] if pool.idle and not pool.idle[0].lost else None
+
+
+def _left(connection: RedisAioConnection, farewell: bytes, reply: Reply) -> bool | None:
+    removed = read_leave_now(reply)
+    if removed:
+        connection.tell(farewell)
+    return removed
 
 
 class AioServers:
@@ -323,6 +339,11 @@ class AioServers:
 
         found = await asyncio.gather(*(one(endpoint) for endpoint in parts))
         return dict(zip(parts, found, strict=True))
+
+    def tell(self, endpoint: Endpoint, request: bytes) -> None:
+        pool = self.pool_now(endpoint)
+        if pool is not None and pool.idle:
+            pool.idle[0].tell(request)
 
     async def connect(self, endpoint: Endpoint, until: float) -> None:
         await self._pool(endpoint).connect(until)

@@ -34,6 +34,7 @@ NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """A socket that does not block has nothing to read, or no room to write."""
 PUSH: type | tuple[()] = getattr(hiredis, "PushNotification", ())
 TIME = Command("TIME")
+_REPLY_ON = Command("CLIENT", "REPLY", "ON")
 
 
 class Replies:
@@ -99,7 +100,11 @@ class RedisConnection(Connection):
             self.poll.register(self.sock.fileno(), READ)
         self.answers = Replies()
         self.is_reusable = self.answers.is_spent  # type: ignore[method-assign]  # saves a call
+        self.may_skip = False
+        """The server accepts requests without a reply."""
         self._tell_time(until)
+        if address.layout == "redisson":
+            self.may_skip = self.exchange((_REPLY_ON,), until) == [b"OK"]
         self.opened(round_trip)
 
     def exchange(self, requests: Sequence[Request], until: float) -> list[Reply]:
@@ -153,6 +158,17 @@ class RedisConnection(Connection):
             self.close()
             raise
         return self.receive(1, until)[0]
+
+    def tell(self, request: bytes) -> bool:
+        """Send a packed request that has no reply. Best effort: its outcome is not known. False: the connection broke,
+        and is closed."""
+        if self.may_skip:
+            try:
+                self._write(request, self.round_trip.least)
+            except OSError:
+                self.close()
+                return False
+        return True
 
     def _write(self, data: bytes, patience: float) -> None:
         sock = self.sock

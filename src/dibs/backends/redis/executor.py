@@ -42,6 +42,9 @@ class Transport(Protocol):
     ) -> dict[Endpoint, list[Reply] | StoreUnavailable]:
         """Exchange with several servers at once."""
 
+    def tell(self, endpoint: Endpoint, request: bytes) -> None:
+        """Send a packed request that has no reply, if a connection is idle. Best effort."""
+
     async def connect(self, endpoint: Endpoint, until: float) -> None:
         """Have a connection to that server ready."""
 
@@ -71,6 +74,16 @@ class RedisExecutor(Executor[ScriptCall, list[Any]]):
             return None
         endpoint = self._topology.locate(key)
         return None if endpoint is None else self._transport.pool_now(endpoint)
+
+    def group(self, key: bytes) -> object:
+        """Keys of one group may be in one script."""
+        return self._topology.group(key)
+
+    def tell(self, key: bytes, request: bytes) -> None:
+        """Send a packed request that has no reply to the server that has the key. Best effort."""
+        endpoint = self._topology.locate(key)
+        if endpoint is not None:
+            self._transport.tell(endpoint, request)
 
     async def ask(self, call: ScriptCall, until: float) -> list[Any]:
         """Run an idempotent script; ask again if a connection broke."""

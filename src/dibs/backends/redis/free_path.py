@@ -7,42 +7,73 @@ counterpart for asyncio is in aio_connection.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from dibs.backends.common.connections import TRUSTED, Pool
 from dibs.backends.redis.connection import CHUNK, RedisConnection, broken
 from dibs.backends.redis.context import Context
 from dibs.backends.redis.errors import Refusal
-from dibs.backends.redis.queue import read_join, read_leave_now
-from dibs.backends.redis.scripts import BETWEEN, MICROSECONDS
+from dibs.backends.redis.queue import read_leave_now
+from dibs.backends.redis.scripts import MICROSECONDS
 from dibs.backends.redis.servers import IDLE
-from dibs.core.queue import QUEUE, UNFAIR, Left, Place, Taken
-from dibs.core.rule import Claim, Standing
+from dibs.core.queue import UNFAIR, Left, Place, Taken
+from dibs.core.rule import Claim, Prepared, Standing
 
 _HELD = 23
 """Length in bytes of the reply to a join that holds: the ticket as a bulk string."""
 
 
+class Packed(Protocol):
+    """The packed requests of one lock object: see `Prepared` in core/rule.py."""
+
+    is_large: bool
+    """One `send` may not take the whole request."""
+
+    @property
+    def farewell(self) -> Callable[[Claim], bytes] | None:
+        """Makes a request without a reply, which follows an answered leave."""
+
+    def join(self, claim: Claim, place: Place, offset: float) -> bytes:
+        """`offset`: seconds by which the clock of the server is ahead."""
+
+    def leave(self, claim: Claim) -> bytes: ...
+
+
+class Layout(NamedTuple):
+    """What the free path must know of the layout of the keys."""
+
+    key: Callable[[str], bytes]
+    """The key of a name."""
+    prepare: Callable[[Prepared, Claim], Packed | None]
+    """Packs the requests of a lock object, and caches them. None: this kind has no free path."""
+    read_join: Callable[[Claim, Any, Place], Standing | None]
+    """Parses the reply to a join. None: the general path decides."""
+    needs_messages: bool
+    """A claim in the queue is told by a message that it holds, so the subscriber must be connected before."""
+
+
 class FreePath:
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, layout: Layout) -> None:
         self._executor = context.executor
-        self._keys = context.keys
-        self._subscriber = context.subscriber
-        self._prepare = context.prepare
+        self._subscriber = context.subscriber if layout.needs_messages else None
+        self._key, self._prepare, self._read_join = layout.key, layout.prepare, layout.read_join
         self._poll_interval = context.poll_interval
         self._now = context.runtime.now
         self._pool: Any = None
         """The pool of the only server, once it is open. Stays None with several servers."""
         self._is_single = context.address.topology == "single"
 
-    def take_now(self, claim: Claim, place: Place, until: float) -> Taken:  # noqa: C901  (the free path)
+    def take_now(self, claim: Claim, place: Place, until: float) -> Taken:  # noqa: C901, PLR0912  (the free path)
         prepared, pool, subscriber = claim.prepared, self._pool, self._subscriber
         if prepared is None or place is UNFAIR or (subscriber is not None and subscriber.source.connection is None):
             return None
         requests = prepared.request or self._prepare(prepared, claim)
+        if requests is None:
+            return None
         if pool is None:
-            pool = self._executor.pool_now(self._keys.queue(claim.name))
+            pool = self._executor.pool_now(self._key(claim.name))
             if pool is None:
                 return None
             self._pool = pool if self._is_single else None
@@ -59,10 +90,7 @@ class FreePath:
         try:
             if patience > trip.attempt or patience < trip.least:
                 patience = trip.attempt if patience > trip.attempt else trip.least
-            request = b"%b%b%b%016d\r\n" % (
-                requests.queue if place is QUEUE else requests.tries, claim.id, BETWEEN,
-                int((claim.by + connection.offset) * MICROSECONDS),
-            )  # fmt: skip
+            request = requests.join(claim, place, connection.offset)
             if sock.send(request) < len(request) or not poll.poll(patience * 1000):
                 raise TimeoutError
             reply = sock.recv(CHUNK)
@@ -76,7 +104,7 @@ class FreePath:
             connection.sent_at = sent_at
             answer = connection.read_now(reply, until)
             pool.give(connection)
-            return None if isinstance(answer, Refusal) else read_join(claim, answer, self._poll_interval)
+            return None if isinstance(answer, Refusal) else self._read_join(claim, answer, place)
         claim.ticket = ticket = int(reply[5:21])
         connection.used_at = now = self._now()
         trip.add(now - sent_at)
@@ -93,7 +121,7 @@ class FreePath:
         if prepared is None or prepared.request is None:
             return None
         if pool is None:
-            pool = self._executor.pool_now(self._keys.queue(claim.name))
+            pool = self._executor.pool_now(self._key(claim.name))
             if pool is None:
                 return None
         try:
@@ -108,7 +136,7 @@ class FreePath:
         try:
             if patience > trip.attempt or patience < trip.least:
                 patience = trip.attempt if patience > trip.attempt else trip.least
-            request = b"%b%b\r\n" % (prepared.request.leave, claim.id)
+            request = prepared.request.leave(claim)
             if sock.send(request) < len(request) or not poll.poll(patience * 1000):
                 raise TimeoutError
             reply = sock.recv(CHUNK)
@@ -125,6 +153,8 @@ class FreePath:
             return read_leave_now(answer)
         connection.used_at = now = self._now()
         trip.add(now - sent_at)
+        if prepared.request.farewell is not None and not connection.tell(prepared.request.farewell(claim)):
+            return True
         pool.idle.append(connection)
         if pool.waiters or len(pool.idle) > IDLE or connection.generation != pool.generation:
             _give_again(pool, connection)

@@ -29,8 +29,8 @@ class Keys:
 
     def __init__(self, prefix: str, is_sharded: bool = False) -> None:
         self._prefix = prefix
-        self.floor = None if is_sharded else f"{prefix}dibs:floor".encode()
-        """See lua/floor.lua. None in a cluster."""
+        self.floor = () if is_sharded else (f"{prefix}dibs:floor".encode(),)
+        """See lua/floor.lua. Empty in a cluster."""
         self.identity = f"{prefix}dibs:identity".encode()
         self.leases = f"{prefix}dibs:leases".encode()
 

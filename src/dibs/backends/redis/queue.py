@@ -271,7 +271,7 @@ class RedisQueue:
         return f"redis:{found.decode(errors='replace')}"
 
     async def stamp(self, claim: Claim, token: int, until: float) -> bool:
-        call = ScriptCall(scripts.STAMP, self._keys.queue(claim.name), (claim.id, token), floor=self._keys.floor)
+        call = ScriptCall(scripts.STAMP, self._keys.queue(claim.name), (claim.id, token), more=self._keys.floor)
         (_, stamped), is_replicated = await self._executor.ask_replicated(call, until)
         return stamped == 1 and is_replicated
 

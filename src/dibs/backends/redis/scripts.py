@@ -13,6 +13,7 @@ from typing import Protocol
 
 import hiredis
 
+from dibs.core.queue import QUEUE, Place
 from dibs.core.rule import Claim
 
 _pack_texts: Callable[[tuple[bytes | str, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
@@ -23,7 +24,7 @@ DIGITS = 16
 Argument = bytes | str | int
 
 
-def _pack(words: tuple[Argument, ...]) -> bytes:
+def pack(words: tuple[Argument, ...]) -> bytes:
     """Pack a command. Numbers become text here: when hiredis 3.5 converts them, a signal handler that raises (Ctrl-C)
     kills the process."""
     return _pack_texts(tuple([str(word) if type(word) is int else word for word in words]))  # type: ignore[misc]
@@ -57,7 +58,7 @@ class Command:
     __slots__ = ("_packed",)
 
     def __init__(self, *words: bytes | str | int) -> None:
-        self._packed = _pack(words)
+        self._packed = pack(words)
 
     def packed(self, offset: float) -> bytes:
         return self._packed
@@ -74,38 +75,33 @@ class Wait(Command):
 
 class ScriptCall:
     """A script with its key and arguments. `by`, an instant of the local clock, is appended as a time of the server's
-    clock. `floor`: a second key on the same server."""
+    clock. `more`: further keys on the same server."""
 
-    __slots__ = ("_words", "args", "by", "floor", "key", "script")
+    __slots__ = ("_words", "args", "by", "key", "more", "script")
 
     def __init__(
         self, script: Script, key: bytes, args: tuple[Argument, ...], by: float | None = None,
-        floor: bytes | None = None,
+        more: tuple[bytes, ...] = (),
     ) -> None:  # fmt: skip
         self.script = script
         self._words = ("EVALSHA", script.sha)
         self.key = key
         self.args = args
         self.by = by
-        self.floor = floor
+        self.more = more
 
     def packed(self, offset: float) -> bytes:
         by = () if self.by is None else (instant(self.by + offset),)
-        return _pack((*self._words, *_keys(self.key, self.floor), *self.args, *by))
+        return pack((*self._words, 1 + len(self.more), self.key, *self.more, *self.args, *by))
 
     def whole(self) -> ScriptCall:
         """A copy that sends the text of the script, for a server that has not loaded it."""
-        call = ScriptCall(self.script, self.key, self.args, self.by, self.floor)
+        call = ScriptCall(self.script, self.key, self.args, self.by, self.more)
         call._words = ("EVAL", self.script.text)
         return call
 
     def is_answered_by(self, reply: object) -> bool:
         return type(reply) is list or type(reply) is self.script.short
-
-
-def _keys(key: bytes, floor: bytes | None) -> tuple[Argument, ...]:
-    """The number of keys, and the keys."""
-    return (1, key) if floor is None else (2, key, floor)
 
 
 def instant(seconds: float) -> bytes:
@@ -127,21 +123,30 @@ def description(claim: Claim, channel: bytes) -> bytes:
 class Requests:
     """The packed requests of one lock object, without the id and time of a claim: see `Prepared` in core/rule.py."""
 
-    __slots__ = ("is_large", "leave", "queue", "tries")
+    __slots__ = ("_leave", "_queue", "_tries", "is_large")
+    farewell = None
+    """Nothing is to be sent after a leave."""
 
-    def __init__(self, claim: Claim, channel: bytes, key: bytes, floor: bytes | None) -> None:
+    def __init__(self, claim: Claim, channel: bytes, key: bytes, floor: tuple[bytes, ...]) -> None:
         about = description(claim, channel)
-        self.queue, self.tries = (
-            _pack(("EVALSHA", JOIN.sha, *_keys(key, floor), about, place, _ID, _TIME))[: -len(_END)]
-            for place in ("l", "n")
+        keys: tuple[Argument, ...] = (1 + len(floor), key, *floor)
+        self._queue, self._tries = (
+            pack(("EVALSHA", JOIN.sha, *keys, about, place, _ID, _TIME))[: -len(_END)] for place in ("l", "n")
         )
         """The start of a join that waits in the queue, and of one that does not wait: up to the id."""
-        self.is_large = len(self.queue) > _LARGE
+        self.is_large = len(self._queue) > LARGE
         """One `send` may not take the whole request."""
-        self.leave = _pack(("EVALSHA", LEAVE.sha, 1, key, _ID))[: -len(_ID) - 2]
+        self._leave = pack(("EVALSHA", LEAVE.sha, 1, key, _ID))[: -len(_ID) - 2]
+
+    def join(self, claim: Claim, place: Place, offset: float) -> bytes:
+        start = self._queue if place is QUEUE else self._tries
+        return b"%b%b%b%016d\r\n" % (start, claim.id, BETWEEN, int((claim.by + offset) * MICROSECONDS))
+
+    def leave(self, claim: Claim) -> bytes:
+        return b"%b%b\r\n" % (self._leave, claim.id)
 
 
-_LARGE = 8192
+LARGE = 8192
 _ID, _TIME = b"i" * 16, b"t" * DIGITS
 BETWEEN = b"\r\n$%d\r\n" % DIGITS
 """The bytes between the id of a claim and `by` in a packed join."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from typing import Generic, TypeVar
 
@@ -109,6 +110,14 @@ class Servers:
                 connection.close()
             raise
         return found
+
+    def tell(self, endpoint: Endpoint, request: bytes) -> None:
+        pool = self.pools.made.get(endpoint)
+        if pool is not None and pool.idle:
+            with suppress(IndexError):  # another thread took it
+                connection = pool.idle.pop()
+                if connection.tell(request):
+                    pool.give(connection)
 
     async def connect(self, endpoint: Endpoint, until: float) -> None:
         await self.pools.at(endpoint).connect(until)

@@ -8,15 +8,15 @@ from dibs.backends.common.lifecycle import NetworkStore
 from dibs.backends.redis.address import Address
 from dibs.backends.redis.cells import RedisCells
 from dibs.backends.redis.context import Context
-from dibs.backends.redis.executor import RedisExecutor, Transport
-from dibs.backends.redis.free_path import FreePath
+from dibs.backends.redis.free_path import FreePath, Layout
 from dibs.backends.redis.keys import Keys
-from dibs.backends.redis.queue import RedisQueue
-from dibs.backends.redis.servers import Dialler, Servers
-from dibs.backends.redis.subscriber import RedisSubscriber
+from dibs.backends.redis.queue import RedisQueue, read_join
+from dibs.backends.redis.servers import Dialler
+from dibs.backends.redis.subscriber import RedisSubscriber, to_all
 from dibs.backends.redis.topology import topology
+from dibs.backends.redis.transports import open_executor
 from dibs.core.cells import Cells
-from dibs.core.queue import ATOMIC_TRY, CELLS, FAIR, LEASES, PERMITS, RECORDS, RW, VOTES, ClientIdentity, Queue
+from dibs.core.queue import ATOMIC_TRY, CELLS, FAIR, LEASES, PERMITS, RECORDS, RW, VOTES, ClientIdentity, Queue, Store
 from dibs.core.runtime import Runtime
 from dibs.runtime.threads import boottime
 from dibs.url import Url
@@ -38,10 +38,10 @@ class RedisStore(NetworkStore[RedisSubscriber]):
     def open(self, runtime: Runtime, me: ClientIdentity) -> Queue:
         context = self._context(runtime, me)
         if runtime.call_soon is None:
-            return RedisQueue(context, FreePath(context))
+            return RedisQueue(context, FreePath(context, _layout(context)))
         from dibs.backends.redis.aio_connection import AioFreePath  # noqa: PLC0415  (threads do not need asyncio)
 
-        return RedisQueue(context, AioFreePath(context))
+        return RedisQueue(context, AioFreePath(context, _layout(context)))
 
     def open_cells(self, runtime: Runtime, me: ClientIdentity) -> Cells:
         return RedisCells(self._context(runtime, me))
@@ -53,26 +53,33 @@ class RedisStore(NetworkStore[RedisSubscriber]):
     def _context(self, runtime: Runtime, identity: ClientIdentity) -> Context:
         address, resources = self._address, self._resources
         dialler = Dialler(address, runtime.now, resources.round_trip)
-        transport: Transport
-        if runtime.call_soon is None:
-            transport = Servers(dialler)
-        else:
-            from dibs.backends.redis.aio_connection import AioServers  # noqa: PLC0415  (threads do not need asyncio)
-
-            transport = AioServers(dialler)
-        resources.wires.append(transport)
-        self._topology.attend(runtime)
+        executor = open_executor(dialler, self._topology, runtime, resources)
         if resources.subscriber is None and address.wake == "messages":
             channel = self._keys.client(identity.id)
-            resources.subscriber = RedisSubscriber(dialler, self._topology, runtime, identity, channel)
-        executor = RedisExecutor(transport, self._topology, runtime, address.replicas, resources.slowest)
+            resources.subscriber = RedisSubscriber(dialler, self._topology, runtime, identity, channel, to_all)
         return Context(executor, resources.subscriber, runtime, identity, self._keys, address)
 
 
-def of_url(url: Url, **options: Any) -> RedisStore:
-    return RedisStore(Address.of(url, **options))
+def _layout(context: Context) -> Layout:
+    poll_interval = context.poll_interval
+    return Layout(
+        context.keys.queue, context.prepare, lambda claim, reply, _: read_join(claim, reply, poll_interval),
+        needs_messages=True,
+    )  # fmt: skip
 
 
-def of_driver(driver: object, **options: Any) -> RedisStore:
+def of_url(url: Url, **options: Any) -> Store:
+    return _of(Address.of(url, **options))
+
+
+def of_driver(driver: object, **options: Any) -> Store:
     """Use the connection settings of a client of redis-py, sync or asyncio."""
-    return RedisStore(Address.of_driver(driver, **options))
+    return _of(Address.of_driver(driver, **options))
+
+
+def _of(address: Address) -> Store:
+    if address.layout == "dibs":
+        return RedisStore(address)
+    from dibs.backends.redis.redisson.store import RedissonStore  # noqa: PLC0415  (few programs share locks with Java)
+
+    return RedissonStore(address)

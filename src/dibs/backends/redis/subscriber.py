@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dibs.backends.common.connections import CONNECTING, STEP, own
@@ -23,6 +24,8 @@ from dibs.core.queue import LOOK, ClientIdentity
 from dibs.core.runtime import Event, Runtime
 from dibs.errors import StoreError, StoreUnavailable
 
+Route = Callable[[bytes, bytes, Sequence[bytes]], Messages]
+"""From a channel, a message and the inbox keys of the channel's listeners to the messages for them."""
 _SIGNAL = 17
 """Bytes of one signal in a message: the id of a claim, and one byte for the kind of signal."""
 _ACKNOWLEDGED = 1.5
@@ -30,17 +33,26 @@ _ACKNOWLEDGED = 1.5
 _PING = Command("PING")
 
 
+def to_all(_channel: bytes, _text: bytes, keys: Sequence[bytes]) -> Messages:
+    """The route of our own layout: every message is a hint to ask the store."""
+    return [(key, LOOK.value) for key in keys]
+
+
 class RedisSubscriber:
     failures: type[Exception] = OSError
 
     def __init__(
-        self, dialler: Dialler, topology: Topology, runtime: Runtime, identity: ClientIdentity, channel: bytes
-    ) -> None:
+        self, dialler: Dialler, topology: Topology, runtime: Runtime, identity: ClientIdentity, channel: bytes | None,
+        route: Route,
+    ) -> None:  # fmt: skip
+        """`channel`: the client's own channel, if the layout has one. `route`: who hears a message on another one."""
         self._dialler = dialler
         self._topology = topology
         self._now = runtime.now
         self._inbox = identity.inbox
         self._channel = channel
+        self._own = [] if channel is None else [channel]
+        self._route = route
         self._listeners: dict[bytes, dict[bytes, None]] = {}
         """By channel: the inbox keys of the callers that listen to it."""
         self._sent: dict[bytes, int] = {}
@@ -109,6 +121,9 @@ class RedisSubscriber:
             self._unheard.pop(heard, None)
             self._inbox.forget(heard)
 
+    def listeners(self, channel: bytes) -> list[bytes]:
+        return list(self._listeners.get(channel, ()))
+
     def hears(self, channel: bytes, key: bytes) -> bool:
         return key in self._listeners.get(channel, ())
 
@@ -137,7 +152,7 @@ class RedisSubscriber:
 
     def _parse(self, reply: Any, found: Messages) -> None:
         if isinstance(reply, Refusal):
-            self._refusal = final(reply, self._channel)
+            self._refusal = final(reply, self._channel or b"")
             found.extend((key, b"no") for key in list(self._unheard))
             return
         if not isinstance(reply, list) or len(reply) != 3:
@@ -148,7 +163,7 @@ class RedisSubscriber:
                 if len(text) % _SIGNAL == 0:
                     found.extend((text[at : at + 16], text[at + 16 : at + 17]) for at in range(0, len(text), _SIGNAL))
             else:
-                found.extend((key, LOOK.value) for key in list(self._listeners.get(channel, ())))
+                found.extend(self._route(channel, text, self.listeners(channel)))
         elif what == b"subscribe":
             self._refusal = None
             with self.source.mutex:
@@ -206,14 +221,14 @@ class RedisSubscriber:
         try:
             with mutex:
                 # A caller that adds a channel later subscribes to it, on the connection that is open then.
-                channels = [self._channel, *self._listeners]
+                channels = [*self._own, *self._listeners]
                 self._sent = dict.fromkeys(self._listeners, 1)
             connection.begin(channels)
             with mutex:
                 more = [channel for channel in self._listeners if channel not in channels]
                 for channel in more:
                     connection.send(Command("SUBSCRIBE", channel))
-                self._sent = {**dict.fromkeys(channels[1:], 0), **dict.fromkeys(more, 1)}
+                self._sent = {**dict.fromkeys(channels[len(self._own) :], 0), **dict.fromkeys(more, 1)}
                 self.source.adopt(connection, is_first=not self._ready.is_set())
         except BaseException as error:
             connection.close()
@@ -248,6 +263,9 @@ class _Subscription:
         """Subscribe, and wait for the acknowledgements. Also check the right to publish: scripts ignore a refused
         PUBLISH, and waiters would be woken late without a visible reason."""
         self.sock.settimeout(STEP)
+        if not channels:
+            self.sock.setblocking(False)
+            return
         may_publish = Command("PUBLISH", channels[0], b"").packed(0.0)
         self.sock.sendall(may_publish + Command("SUBSCRIBE", *channels).packed(0.0))
         missing = len(channels)

@@ -57,6 +57,10 @@ class Topology:
         """None: call `learn`. If it is still None then, no server has this key now."""
         return self._primary
 
+    def group(self, key: bytes) -> int:
+        """Keys of one group may be in one script."""
+        return 0
+
     def learn(self, until: float) -> None:
         """Ask the servers; blocks. Raises StoreUnavailable if asking again may help, else another StoreError."""
         self._discovery.once(lambda: self._learn(until), until)
@@ -95,6 +99,9 @@ class Cluster(Topology):
 
     def locate(self, key: bytes) -> Endpoint | None:
         return self._table[key_slot(key)]
+
+    def group(self, key: bytes) -> int:
+        return key_slot(key)
 
     def forget(self, endpoint: Endpoint) -> None:
         """Also ask this node last from now on: a node that was cut off still reports its old table."""

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from dibs.core.client import Client
-from dibs.core.grants import Given
+from dibs.core.grantor import Given
 from dibs.core.kinds.options import UNSET
 from dibs.errors import DibsError, NotHeld
 

@@ -26,9 +26,10 @@ from dibs.core import names
 from dibs.core.cells import CELL
 from dibs.core.client import Client
 from dibs.core.deadline import FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE
-from dibs.core.grants import Given, Hold, Request
+from dibs.core.grantor import Given
+from dibs.core.grants import Hold, Request
 from dibs.core.kinds.hold_stack import HoldStack, Takes
-from dibs.core.kinds.options import UNSET, Options, count_of, limit_of, terms_of
+from dibs.core.kinds.options import UNSET, Options, count_of, form_of, limit_of, terms_of
 from dibs.core.loss import INSTANT, Loss
 from dibs.core.queue import CELLS, ELECTION, FAIR, PERMITS, RECORDS, RW
 from dibs.core.rule import RW_CAPACITY, Prepared
@@ -104,12 +105,17 @@ class Lock(Takes[Hold]):
         self.weight = weight
         self.share = share
         self.guard = guard
-        terms = terms_of(client, name, options)
-        if options.fair:
+        form = form_of(client, name, kind, options)
+        terms = terms_of(client, name, options, form)
+        if options.fair and form is None:
             client.require(FAIR, "order among waiters (fair=True)")
         has = client.store.capabilities
-        fair = FAIR in has and (options.fair is not False or RECORDS not in has)
-        self.request = Request(client.prefix + name, kind, capacity, terms.lease, terms.renew, fair, terms.ends_after)
+        fair = (
+            FAIR in has and (options.fair is not False or RECORDS not in has) if form is None else options.fair is True
+        )
+        self.request = Request(
+            client.prefix + name, kind, capacity, terms.lease, terms.renew, fair, terms.ends_after, form
+        )
         self.own_owner = options.owner if options.owner is not None else client.owner
         self.label = client.label(options.owner)
         self._described = _Described(None, None, "", Prepared())

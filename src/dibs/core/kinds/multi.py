@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from dibs.core.deadline import FOREVER, patience
-from dibs.core.grants import Given, Hold, wait_for_any
+from dibs.core.grantor import Given
+from dibs.core.grants import Hold, wait_for_any
 from dibs.core.kinds.hold_stack import HoldStack, Takes
 from dibs.core.kinds.lock import Lock
 from dibs.core.kinds.options import UNSET, limit_of

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dibs.core.client import Client
-from dibs.core.deadline import FOREVER, lease_of, margin, patience, seconds
-from dibs.core.queue import LEASES
+from dibs.core.deadline import FOREVER, LONGEST_LEASE, lease_of, margin, patience, seconds
+from dibs.core.queue import EXPIRING_SEMAPHORE, FAIR_MUTEX, FENCED_MUTEX, FOREIGN, LEASES
 from dibs.errors import Unsupported
 
 
@@ -30,6 +30,7 @@ class Options(NamedTuple):
     timeout: float | None = None
     lease: float | None = None
     renew: bool = True
+    fenced: bool = False
     max_hold: float | None = None
     fair: bool | None = None
     owner: str | None = None
@@ -43,6 +44,7 @@ class Options(NamedTuple):
         timeout: object = None,
         lease: object = None,
         renew: object = True,
+        fenced: object = False,
         max_hold: object = None,
         fair: object = None,
         owner: object = None,
@@ -50,7 +52,7 @@ class Options(NamedTuple):
         on_lost: object = None,
         cancel_on_lost: object = False,
     ) -> Options:
-        for what, flag in (("renew", renew), ("cancel_on_lost", cancel_on_lost)):
+        for what, flag in (("renew", renew), ("cancel_on_lost", cancel_on_lost), ("fenced", fenced)):
             if not isinstance(flag, bool):
                 raise TypeError(f"{what} must be True or False, not {flag!r}")
         if on_lost is not None and not callable(on_lost):
@@ -63,6 +65,7 @@ class Options(NamedTuple):
             patience(timeout),
             None if lease is None else lease_of(lease),
             renew is True,
+            fenced is True,
             None if max_hold is None else seconds(max_hold, "max_hold", least=0.001),
             fair,
             checked_owner(owner),
@@ -116,9 +119,12 @@ class Terms(NamedTuple):
     ends_after: float = FOREVER
 
 
-def terms_of(client: Client, name: str, options: Options) -> Terms:
+def terms_of(client: Client, name: str, options: Options, form: str | None) -> Terms:
     """Where claims live by the session, the store cannot end one earlier. There `renew=False` ends the hold in this
-    process, and a renewed lease that is shorter than the session is an error."""
+    process, and a renewed lease that is shorter than the session is an error. In a FOREIGN store the permits of a
+    semaphore have no lease."""
+    if form == "semaphore":
+        return Terms(LONGEST_LEASE, True)
     lease = client.lease if options.lease is None else options.lease
     if LEASES in client.store.capabilities:
         return Terms(lease, options.renew)
@@ -131,6 +137,36 @@ def terms_of(client: Client, name: str, options: Options) -> Terms:
             step=f"connect with lease={lease:g}, or limit the hold: renew=False, or max_hold={lease:g}",
         )  # fmt: skip
     return Terms(lease, True)
+
+
+def form_of(client: Client, name: str, kind: str, options: Options) -> str | None:
+    """How a FOREIGN store keeps this lock (`Claim.kind`); None: the store has one form for each kind."""
+    if FOREIGN not in client.store.capabilities:
+        return None
+    what, step = "", None
+    if kind == "semaphore":
+        if options.fair:
+            what, step = "a semaphore has no order among waiters (fair=True)", "leave fair out"
+        elif options.renew and options.lease is not None:
+            what, step = (
+                "permits without renew=False have no lease: each stays taken until it is released",
+                ("leave lease out, or give renew=False as well"),
+            )
+        form = kind if options.renew else EXPIRING_SEMAPHORE
+    elif kind == "rw":
+        if options.fair:
+            what, step = "a read-write lock has no order among waiters (fair=True)", "leave fair out"
+        form = kind
+    elif kind == "mutex":
+        if options.fair and options.fenced:
+            what, step = "a fair lock has no fencing token (fair=True, fenced=True)", "choose one of the two"
+        form = FAIR_MUTEX if options.fair else FENCED_MUTEX if options.fenced else kind
+    else:
+        what, step = f"there is no {kind} in this layout", "use a client of another layout for it"
+        form = kind
+    if what:
+        raise client.error(Unsupported, name, what, step=step)
+    return form
 
 
 def count_of(value: object, what: str) -> int:

@@ -74,7 +74,7 @@ class Ballot(Claim):
 
 
 class QuorumGrantor:
-    """`Grantor` (grants.py) by majority."""
+    """`Grantor` (core/grantor.py) by majority."""
 
     def __init__(
         self,
