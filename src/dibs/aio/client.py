@@ -16,6 +16,7 @@ from dibs.bases import AsyncWith, OverCore
 from dibs.core.client import Client as CoreClient
 from dibs.core.kinds import lock as kinds
 from dibs.core.kinds import primitives
+from dibs.core.kinds.any_latch import latch
 from dibs.core.kinds.election import Election as CoreElection
 from dibs.core.kinds.options import Options
 from dibs.core.kinds.striped import Striped as CoreStriped
@@ -257,7 +258,7 @@ class Client(AsyncWith, OverCore):
             BadName: The name is not valid.
             Unsupported: The store has no latches.
         """
-        return Latch(primitives.Latch(self._core, name))
+        return Latch(latch(self._core, name))
 
     def cell(self, name: str) -> Cell:
         """Make a cell: a small value with a version, for compare-and-set. Nobody holds it.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dibs._shared import Connection, Seconds, admits
 from dibs.bases import Named
 from dibs.core.kinds import primitives
+from dibs.core.kinds.any_latch import AnyLatch
 
 
 class Latch(Named):
@@ -27,7 +28,7 @@ class Latch(Named):
     """
 
     __slots__ = ("_core",)
-    _core: primitives.Latch
+    _core: AnyLatch
 
     async def arm(self, count: int) -> None:
         """Close the latch, until it is counted down `count` times.

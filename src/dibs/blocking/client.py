@@ -17,6 +17,7 @@ from dibs.blocking.within import Within
 from dibs.core.client import Client as CoreClient
 from dibs.core.kinds import lock as kinds
 from dibs.core.kinds import primitives
+from dibs.core.kinds.any_latch import latch
 from dibs.core.kinds.election import Election as CoreElection
 from dibs.core.kinds.options import Options
 from dibs.core.kinds.striped import Striped as CoreStriped
@@ -244,7 +245,7 @@ class Client(SyncWith, OverCore):
             BadName: The name is not valid.
             Unsupported: The store has no latches.
         """
-        return Latch(primitives.Latch(self._core, name))
+        return Latch(latch(self._core, name))
 
     def cell(self, name: str) -> Cell:
         """Make a cell: a small value with a version, for compare-and-set. Nobody holds it.

@@ -8,6 +8,7 @@ from dibs._shared import Connection, Seconds, admits
 from dibs.bases import Named
 from dibs.blocking.entry import ask
 from dibs.core.kinds import primitives
+from dibs.core.kinds.any_latch import AnyLatch
 
 
 class Latch(Named):
@@ -26,7 +27,7 @@ class Latch(Named):
     """
 
     __slots__ = ("_core",)
-    _core: primitives.Latch
+    _core: AnyLatch
 
     def arm(self, count: int) -> None:
         """Close the latch, until it is counted down `count` times.

@@ -14,6 +14,7 @@ from dibs.core.cells import Cells
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE, RELEASE_PATIENCE, rest, seconds
 from dibs.core.grantor import Grantor
 from dibs.core.grants import HELD, LOST
+from dibs.core.latches import KeepsLatches, Latches
 from dibs.core.log import fields, log, log_debug, wants_debug
 from dibs.core.loss import CLOSED, EXITED, FORKED
 from dibs.core.queue import (  # fmt: skip
@@ -112,6 +113,7 @@ class Client:
         )  # fmt: skip
         self._cells: Cells | None = None
         self._encloses: Encloses | None = None
+        self._latches: Latches | None = None
         self._watching: dict[bytes, None] = {}
         """The inbox keys of callers that wait for a change without a claim."""
         self._snapshots: dict[str, _Snapshot] = {}
@@ -140,6 +142,11 @@ class Client:
         await self.ready()
         return self._cells if self._cells is not None else await self._gate.once(lambda: self._cells, self._open_cells)
 
+    async def latches(self) -> Latches:
+        """The way to the latches of a store that keeps them itself, opened on first use."""
+        await self.ready()
+        return await self._gate.once(lambda: self._latches, self._open_latches)
+
     async def encloses(self) -> Encloses:
         """The way into transactions of the caller, opened on first use."""
         await self.ready()
@@ -147,11 +154,8 @@ class Client:
 
     async def await_notice(self, name: str, watch: Callable[[bytes, float], Awaitable[None]], until: float) -> None:
         """Wait a limited time for a change notice from the store. `close` ends the wait."""
-        key = self.runtime.fresh_id()
-        self.me.inbox.expect(key)
-        self._watching[key] = None
+        key = self.begin_watch()
         try:
-            self.registry.check_open()
             await watch(key, min(until, self.now() + max(self.retry, _NOTICE_WAIT)))
             self.registry.check_open()
         except StoreUnavailable as error:
@@ -162,8 +166,21 @@ class Client:
         except DibsError as error:
             raise self.completed(error, name) from None
         finally:
-            self.me.inbox.forget(key)
-            self._watching.pop(key, None)
+            self.end_watch(key)
+
+    def begin_watch(self) -> bytes:
+        """A key of the inbox for a caller that waits without a claim. `close` wakes it."""
+        key = self.runtime.fresh_id()
+        self.me.inbox.expect(key)
+        self._watching[key] = None
+        if self.closed:
+            self.end_watch(key)
+            self.registry.check_open()
+        return key
+
+    def end_watch(self, key: bytes) -> None:
+        self.me.inbox.forget(key)
+        self._watching.pop(key, None)
 
     async def ask(
         self, name: str | None, question: Callable[[Grantor, float], Awaitable[T]], patience: float | None = None
@@ -392,7 +409,7 @@ class Client:
     def _shut(self) -> None:
         self.watchdog.stop()
         self.opened.close()
-        for opened in (self._cells, self._encloses):
+        for opened in (self._cells, self._latches, self._encloses):
             if opened is not None:
                 opened.close()
         self.me.inbox.unlisten()
@@ -408,6 +425,10 @@ class Client:
     async def _open_cells(self) -> Cells:
         self._cells = self.store.open_cells(self.runtime, self.me)
         return self._cells
+
+    async def _open_latches(self) -> Latches:
+        self._latches = cast("KeepsLatches", self.store).open_latches(self.runtime, self.me)
+        return self._latches
 
     async def _open_within(self) -> Encloses:
         self._encloses = cast("Enclosing", self.store).open_within(self.runtime, self.me)

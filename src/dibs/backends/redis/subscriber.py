@@ -1,4 +1,4 @@
-"""The subscriptions of a client, all on one connection.
+"""The subscriptions of a client, all on one connection; to the shards of a cluster, on one to each primary.
 
 A client subscribes to a channel of its own, to which scripts send the ids of its claims that now hold. While a caller
 waits for changes of a name, it also subscribes to the channel with the name of the key. Only a message with the full id
@@ -7,6 +7,7 @@ of a claim grants; any other message is a hint to ask the store.
 
 from __future__ import annotations
 
+import selectors
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from dibs.backends.common.connections import CONNECTING, STEP, own
 from dibs.backends.common.subscriber import PAUSE, Messages, Subscriber
 from dibs.backends.redis.address import Endpoint
 from dibs.backends.redis.connection import CHUNK, NOT_NOW, NOTHING, Replies, broken, dial
-from dibs.backends.redis.errors import Refusal, final
+from dibs.backends.redis.errors import REDIRECTIONS, Refusal, final
 from dibs.backends.redis.scripts import Command
 from dibs.backends.redis.servers import Dialler
 from dibs.backends.redis.topology import Topology
@@ -64,6 +65,8 @@ class RedisSubscriber:
         self._ready: Event = runtime.event()
         self._trouble: StoreUnavailable | None = None
         self._dialled = 0
+        self.is_sharded = False
+        """Messages of a channel come from the primary that has its slot. Set before the first subscription."""
         self._fresh_id = runtime.fresh_id
         self.source = Subscriber[_Subscription](self, runtime, identity)
         self.hear, self.close, self.abandon = self.source.hear, self.source.close, self.source.abandon
@@ -143,7 +146,7 @@ class RedisSubscriber:
         connection = self.source.connection
         if connection is not None:
             try:
-                connection.send(Command(verb, channel))
+                connection.send(self._command(verb, channel), self._topology.locate(channel))
             except OSError:
                 self.source.lose(connection)
                 self.source.ring()
@@ -152,37 +155,45 @@ class RedisSubscriber:
 
     def _parse(self, reply: Any, found: Messages) -> None:
         if isinstance(reply, Refusal):
+            if self.is_sharded and reply.code in REDIRECTIONS:
+                raise _moved()
             self._refusal = final(reply, self._channel or b"")
             found.extend((key, b"no") for key in list(self._unheard))
             return
         if not isinstance(reply, list) or len(reply) != 3:
             return
         what, channel, text = reply
-        if what == b"message" and isinstance(text, bytes):
+        if what == b"sunsubscribe" and channel in self._listeners:
+            raise _moved()
+        if what in (b"message", b"smessage") and isinstance(text, bytes):
             if channel == self._channel:
                 if len(text) % _SIGNAL == 0:
                     found.extend((text[at : at + 16], text[at + 16 : at + 17]) for at in range(0, len(text), _SIGNAL))
             else:
                 found.extend(self._route(channel, text, self.listeners(channel)))
-        elif what == b"subscribe":
-            self._refusal = None
-            with self.source.mutex:
-                left = self._sent.get(channel, 1) - 1
-                if left:
-                    self._sent[channel] = left
-                else:
-                    self._sent.pop(channel, None)
-            if not left:
-                found.extend((key, b"yes") for key in list(self._unheard) if self._unheard.get(key) == channel)
+        elif what in (b"subscribe", b"ssubscribe"):
+            self._acknowledged(channel, found)
+
+    def _acknowledged(self, channel: bytes, found: Messages) -> None:
+        self._refusal = None
+        with self.source.mutex:
+            left = self._sent.get(channel, 1) - 1
+            if left:
+                self._sent[channel] = left
+            else:
+                self._sent.pop(channel, None)
+        if not left:
+            found.extend((key, b"yes") for key in list(self._unheard) if self._unheard.get(key) == channel)
 
     # Called by common/subscriber.py: see MessageProtocol there.
 
     def connect(self) -> None:
-        endpoint = self._endpoint(self._now() + CONNECTING)
+        endpoints = self._endpoints(self._now() + CONNECTING)
         try:
-            self._connect_to(endpoint)
+            self._connect_to(endpoints)
         except StoreUnavailable:
-            self._topology.forget(endpoint)  # all callers that would find that out may be waiting for this connection
+            for endpoint in endpoints:  # all callers that would find that out may be waiting for this connection
+                self._topology.forget(endpoint)
             raise
 
     def failed(self, error: Exception) -> float | None:
@@ -194,7 +205,13 @@ class RedisSubscriber:
         return None
 
     def read(self, connection: _Subscription, found: Messages) -> bool:
-        sock, answers, is_alive = connection.sock, connection.answers, False
+        is_alive = False
+        for part in connection.parts:
+            is_alive = self._read(part, found) or is_alive
+        return is_alive
+
+    def _read(self, part: _Part, found: Messages) -> bool:
+        sock, answers, is_alive = part.sock, part.answers, False
         try:
             while True:
                 with self.source.mutex:  # TLS cannot read and write at the same time
@@ -209,25 +226,28 @@ class RedisSubscriber:
             return is_alive
 
     def ping(self, connection: _Subscription) -> None:
-        connection.send(_PING)
+        for part in connection.parts:
+            part.send(_PING)
 
     def closed(self) -> None:
         self._ready.set()
         self._inbox.deliver_all([(key, b"no") for key in list(self._unheard)])
 
-    def _connect_to(self, endpoint: Endpoint) -> None:
+    def _connect_to(self, endpoints: Sequence[Endpoint]) -> None:
         mutex = self.source.mutex
-        connection = _Subscription(dial(self._dialler.address, endpoint, STEP))
+        connection = _Subscription()
         try:
+            for endpoint in endpoints:
+                connection.add(endpoint, dial(self._dialler.address, endpoint, STEP))
             with mutex:
                 # A caller that adds a channel later subscribes to it, on the connection that is open then.
                 channels = [*self._own, *self._listeners]
                 self._sent = dict.fromkeys(self._listeners, 1)
-            connection.begin(channels)
+            self._begin(connection, channels)
             with mutex:
                 more = [channel for channel in self._listeners if channel not in channels]
                 for channel in more:
-                    connection.send(Command("SUBSCRIBE", channel))
+                    connection.send(self._command("SUBSCRIBE", channel), self._topology.locate(channel))
                 self._sent = {**dict.fromkeys(channels[len(self._own) :], 0), **dict.fromkeys(more, 1)}
                 self.source.adopt(connection, is_first=not self._ready.is_set())
         except BaseException as error:
@@ -240,34 +260,84 @@ class RedisSubscriber:
         heard = [(key, b"yes") for key in list(self._unheard) if self._unheard.get(key) in channels]
         self._inbox.deliver_all(heard)
 
-    def _endpoint(self, until: float) -> Endpoint:
-        """The server to subscribe at. In a cluster that is any node, another one each time."""
-        if not self._topology.all():
+    def _endpoints(self, until: float) -> list[Endpoint]:
+        """The servers to subscribe at: all that have a shard, or one. In a cluster that is another one each time."""
+        if self.is_sharded:
+            self._topology.learn(until)  # a slot may have moved since
+        elif not self._topology.all():
             self._topology.learn(until)
         endpoints = self._topology.all()
         if not endpoints:
             raise StoreUnavailable("no server is known now")
         self._dialled += 1
-        return endpoints[self._dialled % len(endpoints)]
+        return endpoints if self.is_sharded else [endpoints[self._dialled % len(endpoints)]]
+
+    def _command(self, verb: str, *channels: bytes) -> Command:
+        return Command(f"S{verb}" if self.is_sharded else verb, *channels)
+
+    def _begin(self, connection: _Subscription, channels: Sequence[bytes]) -> None:
+        """Subscribe, and wait for the acknowledgements."""
+        for part in connection.parts:
+            own = [channel for channel in channels if connection.part_of(self._topology.locate(channel)) is part]
+            part.begin([self._command("SUBSCRIBE", channel) for channel in own], own)
 
 
 class _Subscription:
-    """A connection that receives messages."""
+    """The connections that receive messages: one, or one to each shard."""
 
+    def __init__(self) -> None:
+        self._by_endpoint: dict[Endpoint, _Part] = {}
+        self._selector: selectors.DefaultSelector | None = None
+
+    @property
+    def parts(self) -> list[_Part]:
+        return list(self._by_endpoint.values())
+
+    def add(self, endpoint: Endpoint, sock: socket.socket) -> None:
+        if self._by_endpoint and self._selector is None:
+            self._selector = selectors.DefaultSelector()  # its descriptor is readable if one of the sockets is
+            for part in self.parts:
+                self._selector.register(part.sock, selectors.EVENT_READ)
+        if self._selector is not None:
+            self._selector.register(sock, selectors.EVENT_READ)
+        self._by_endpoint[endpoint] = _Part(sock)
+
+    def fileno(self) -> int:
+        return self.parts[0].sock.fileno() if self._selector is None else self._selector.fileno()
+
+    def part_of(self, endpoint: Endpoint | None) -> _Part:
+        """The connection for the channels of a server."""
+        part = self._by_endpoint.get(endpoint) if endpoint is not None else None
+        if part is not None:
+            return part
+        if len(self._by_endpoint) > 1:
+            raise StoreUnavailable("the servers have changed")
+        return self.parts[0]
+
+    def send(self, command: Command, endpoint: Endpoint | None) -> None:
+        self.part_of(endpoint).send(command)
+
+    def close(self) -> None:
+        if self._selector is not None:
+            self._selector.close()
+        for part in self.parts:
+            part.sock.close()
+
+    abandon = close
+
+
+class _Part:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.answers = Replies()
-        self.fileno, self.close, self.abandon = sock.fileno, sock.close, sock.close
 
-    def begin(self, channels: list[bytes]) -> None:
-        """Subscribe, and wait for the acknowledgements. Also check the right to publish: scripts ignore a refused
-        PUBLISH, and waiters would be woken late without a visible reason."""
+    def begin(self, commands: Sequence[Command], channels: Sequence[bytes]) -> None:
+        """Also check the right to publish: scripts ignore a refused PUBLISH, and waiters would be woken late without a
+        visible reason."""
         self.sock.settimeout(STEP)
-        if not channels:
-            self.sock.setblocking(False)
-            return
-        may_publish = Command("PUBLISH", channels[0], b"").packed(0.0)
-        self.sock.sendall(may_publish + Command("SUBSCRIBE", *channels).packed(0.0))
+        if channels:
+            may_publish = Command("PUBLISH", channels[0], b"").packed(0.0)
+            self.sock.sendall(may_publish + b"".join([command.packed(0.0) for command in commands]))
         missing = len(channels)
         while missing:
             reply = self.answers.next()
@@ -275,7 +345,7 @@ class _Subscription:
                 self.answers.feed(self.sock.recv(CHUNK))
             elif isinstance(reply, Refusal):
                 raise final(reply, channels[0])
-            elif isinstance(reply, list) and reply[0] == b"subscribe":
+            elif isinstance(reply, list) and reply[0] in (b"subscribe", b"ssubscribe"):
                 missing -= 1
         self.sock.setblocking(False)
 
@@ -283,6 +353,10 @@ class _Subscription:
         packed = command.packed(0.0)
         if self.sock.send(packed) < len(packed):
             raise StoreUnavailable("the server accepts no more subscriptions")
+
+
+def _moved() -> StoreUnavailable:
+    return StoreUnavailable("a channel has moved to another server")
 
 
 def _own(error: Exception) -> Exception:

@@ -80,6 +80,14 @@ class VersionedSlot:
         return await self.client.patiently(self.name, lambda: question(cells), until)
 
 
+def not_open(client: Client, name: str, left: int) -> Conflict:
+    """The error of a caller that arms a latch which is not open."""
+    return client.error(
+        Conflict, name, f"the latch is not open: {left} to go",
+        step="wait for it to open; if nobody will count it down any more: latch.count_down(latch.count())",
+    )  # fmt: skip
+
+
 class LatchState(NamedTuple):
     """The record of a latch: two numbers, separated by a space."""
 
@@ -108,10 +116,7 @@ class Latch:
         def armed(value: bytes | None) -> bytes:
             current = self._read(value)
             if current.left:
-                raise self._client.error(
-                    Conflict, self.name, f"the latch is not open: {current.left} to go",
-                    step="wait for it to open; if nobody will count it down any more: latch.count_down(latch.count())",
-                )  # fmt: skip
+                raise not_open(self._client, self.name, current.left)
             return LatchState(current.generation + 1, wanted).record()
 
         await self._slot.update(armed, MOST)

@@ -17,7 +17,6 @@ from dibs.info import LockInfo, Participant, bounded
 PAGE = 500
 _COUNT = 1000
 """Keys that one SCAN examines."""
-_COMPANIONS = ("redisson_", "{")
 
 
 def look(names: Names) -> ScriptCall:
@@ -110,4 +109,4 @@ async def _scan(executor: RedisExecutor, keys: RedissonKeys, prefix: str, until:
                 raise strange()
             cursor, some = reply
             found.update(some)
-    return sorted(name for key in found if (name := keys.name(key)) is not None and not name.startswith(_COMPANIONS))
+    return sorted(name for key in found if (name := keys.name(key)) is not None)

@@ -10,46 +10,79 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from dibs.backends.redis.address import Address
 from dibs.backends.redis.context import SPIN, Context
-from dibs.backends.redis.errors import RefusedOne, strange
+from dibs.backends.redis.errors import Refusal, RefusedOne, strange
 from dibs.backends.redis.free_path import Layout
 from dibs.backends.redis.queue import AnyFreePath, RedisQueue, read_bool
 from dibs.backends.redis.redisson import inspect, scripts
 from dibs.backends.redis.redisson.forms import FORMS, Terms, milliseconds
 from dibs.backends.redis.redisson.names import Names, RedissonKeys
 from dibs.backends.redis.redisson.requests import Calls, PackedRequests, deletion
-from dibs.backends.redis.redisson.subscribers import Subscribers
 from dibs.backends.redis.redisson.wakeups import Wakeups
-from dibs.backends.redis.scripts import DIGITS, MICROSECONDS, Argument, ScriptCall
+from dibs.backends.redis.scripts import DIGITS, MICROSECONDS, Argument, Command, ScriptCall
+from dibs.backends.redis.subscriber import RedisSubscriber
 from dibs.core.deadline import FOREVER, LONGEST_LEASE
 from dibs.core.queue import FAIR_MUTEX, FENCED_MUTEX, NOWHERE, QUEUE, TRY, Leave, Place, Signal, Unsent, read_signal
 from dibs.core.rule import RW_CAPACITY, Claim, Prepared, Standing
 from dibs.errors import Mismatch, StoreError, StoreUnavailable, Unsupported
 from dibs.info import Finding, LockInfo
 
+_SHARDED = Command("PUBSUB", "SHARDNUMSUB")
 BATCH = 100
 """Locks in one script that renews: as many as Redisson's watchdog renews at once."""
+
+
+class Publishing:
+    """The command with which Java publishes: PUBLISH, or in a cluster perhaps SPUBLISH. Shared by all of a client."""
+
+    def __init__(self, address: Address) -> None:
+        is_open = address.topology == "cluster" and address.sharded != "off"
+        self.command: bytes | None = None if is_open else b"PUBLISH"
+        """None: not known yet."""
+        self._is_forced = address.sharded == "on"
+
+    def decide(self, *, is_sharded: bool, subscriber: RedisSubscriber | None) -> None:
+        """`is_sharded`: the server can do it, from Redis 7 on. Java then does it, too."""
+        is_sharded = is_sharded or self._is_forced
+        if subscriber is not None and self.command is None:
+            subscriber.is_sharded = is_sharded
+        self.command = b"SPUBLISH" if is_sharded else b"PUBLISH"
 
 
 class Redisson:
     """The parts of a client in this layout."""
 
     def __init__(
-        self, context: Context, keys: RedissonKeys, client: bytes, subscribers: Subscribers | None, wakeups: Wakeups
+        self, context: Context, keys: RedissonKeys, client: bytes, wakeups: Wakeups, publishing: Publishing
     ) -> None:
         self.context = context
         self.keys = keys
         self.client = client
-        self.subscribers = subscribers
+        self.subscriber = context.subscriber
         self.wakeups = wakeups
         self.calls = Calls(client)
-        self.terms = Terms(b"PUBLISH", milliseconds(context.address.fair_wait))
+        self._publishing = publishing
+        self._fair_wait = milliseconds(context.address.fair_wait)
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(self._publishing.command or b"PUBLISH", self._fair_wait)
+
+    async def ready(self, until: float) -> None:
+        """Find out once how Java publishes in this cluster."""
+        publishing, executor = self._publishing, self.context.executor
+        if publishing.command is None:
+            (endpoint, *_) = await executor.primaries(until)
+            reply = await executor.command_at(endpoint, _SHARDED, until)
+            publishing.decide(is_sharded=not isinstance(reply, Refusal), subscriber=self.subscriber)
 
     def layout(self) -> Layout:
         return Layout(self.keys.queue, self._prepare, self._read_now, needs_messages=False)
 
     def _prepare(self, prepared: Prepared, claim: Claim) -> PackedRequests | None:
-        if claim.kind == "semaphore":  # its mark must be deleted after a join, too
+        # The mark of a semaphore must be deleted after a join, too.
+        if claim.kind == "semaphore" or self._publishing.command is None:
             return None
         prepared.request = made = PackedRequests(claim, self.keys.of(claim.name), self.terms, self.client)
         return made
@@ -86,6 +119,11 @@ class Redisson:
 def mismatch(kind: str, size: object, claim: Claim) -> Mismatch:
     if kind == "semaphore" and size is not None and claim.kind != "mutex":
         return Mismatch(f"the semaphore has {size} permits, not {claim.capacity}", step="use one size for one name")
+    return not_redissons(kind)
+
+
+def not_redissons(kind: str) -> Mismatch:
+    """The error for a name that is in use as something else."""
     there = _THERE.get(kind, f"a key of type {kind} that is none of Redisson's")
     return Mismatch(f"the name is in use as {there}", step="use one kind of lock for one name, in Java and Python")
 
@@ -108,14 +146,18 @@ class RedissonQueue:
         context = redisson.context
         self._redisson = redisson
         self._executor = executor = context.executor
-        self._keys, self._calls, self._terms = redisson.keys, redisson.calls, redisson.terms
-        self._subscribers, self._wakeups = redisson.subscribers, redisson.wakeups
+        self._keys, self._calls = redisson.keys, redisson.calls
+        self._subscriber, self._wakeups = redisson.subscriber, redisson.wakeups
         self._inbox = context.identity.inbox
         self._now = context.runtime.now
         self._names: dict[str, Names] = {}
         self.take_now, self.leave_now = free_path.take_now, free_path.leave_now
         self.connect, self.close, self.round_trip = executor.connect, executor.close, executor.round_trip
         self.identity = own.identity
+
+    @property
+    def _terms(self) -> Terms:
+        return self._redisson.terms
 
     def _names_of(self, name: str) -> Names:
         found = self._names.get(name)
@@ -126,24 +168,25 @@ class RedissonQueue:
         return found
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
-        subscribers = self._subscribers
-        if place is NOWHERE or subscribers is None:
+        subscriber = self._subscriber
+        await self._redisson.ready(until)
+        if place is NOWHERE or subscriber is None:
             return await self._join(claim, "l" if place is QUEUE else "n", until)
         channel = self._calls.channel(claim, self._names_of(claim.name))
         if not claim.asked:  # a free lock needs no subscription
             standing = await self._join(claim, "n", until)
             if standing is None or standing.holds:
                 return standing
-        was_waiting = subscribers.hears(channel, claim.id)
+        was_waiting = subscriber.hears(channel, claim.id)
         if not was_waiting:
             with suppress(StoreUnavailable):  # without messages the waiter is only slower
-                await subscribers.listen(channel, claim.id, min(until, self._now() + claim.waiting / 3))
+                await subscriber.listen(channel, claim.id, min(until, self._now() + claim.waiting / 3))
         self._wakeups.begins(claim.id)
         standing = await self._join(claim, "l" if place is QUEUE else "n", until)
         if standing is not None and standing.holds:
             self._end_wait(claim, channel)
             if was_waiting and FORMS[claim.kind].is_shared:
-                self._wakeups.wake_next(subscribers.listeners(channel))
+                self._wakeups.wake_next(subscriber.listeners(channel))
         return standing
 
     async def _join(self, claim: Claim, place: str, until: float) -> Standing | None:
@@ -261,14 +304,14 @@ class RedissonQueue:
         return found
 
     def _end_wait(self, claim: Claim, channel: bytes) -> None:
-        subscribers = self._subscribers
-        if subscribers is not None and subscribers.hears(channel, claim.id):
-            subscribers.ignore(channel, claim.id)
-            self._wakeups.ends(claim.id, subscribers.listeners(channel))
+        subscriber = self._subscriber
+        if subscriber is not None and subscriber.hears(channel, claim.id):
+            subscriber.ignore(channel, claim.id)
+            self._wakeups.ends(claim.id, subscriber.listeners(channel))
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
-        if self._subscribers is not None:
-            signal = read_signal(await self._subscribers.hear(claim.id, until))
+        if self._subscriber is not None:
+            signal = read_signal(await self._subscriber.hear(claim.id, until))
         else:
             signal = read_signal(await self._inbox.wait(claim.id, min(until, self._now() + SPIN))) or TRY
         if claim.kind != FAIR_MUTEX:
@@ -292,6 +335,7 @@ class RedissonQueue:
 
     async def evict_holder(self, name: str, holder: str, until: float) -> bool:
         names = self._names_of(name)
+        await self._redisson.ready(until)
         words = (
             holder, names.readers, self._terms.publish, names.lock_channel, names.rw_channel, names.permits_channel
         )  # fmt: skip

@@ -10,22 +10,24 @@ from dibs.backends.redis.cells import RedisCells
 from dibs.backends.redis.context import Context
 from dibs.backends.redis.free_path import FreePath
 from dibs.backends.redis.queue import AnyFreePath, RedisQueue
+from dibs.backends.redis.redisson.latches import RedissonLatches
 from dibs.backends.redis.redisson.names import RedissonKeys, client_id
-from dibs.backends.redis.redisson.queue import Redisson, RedissonQueue
+from dibs.backends.redis.redisson.queue import Publishing, Redisson, RedissonQueue
 from dibs.backends.redis.redisson.wakeups import Wakeups
 from dibs.backends.redis.servers import Dialler
 from dibs.backends.redis.subscriber import RedisSubscriber
 from dibs.backends.redis.topology import topology
 from dibs.backends.redis.transports import open_executor
 from dibs.core.cells import Cells
-from dibs.core.queue import ATOMIC_TRY, CELLS, FOREIGN, LEASES, PERMITS, RW, ClientIdentity, Queue
+from dibs.core.latches import Latches
+from dibs.core.queue import ATOMIC_TRY, CELLS, FOREIGN, LATCHES, LEASES, PERMITS, RW, ClientIdentity, Queue
 from dibs.core.runtime import Runtime
 from dibs.runtime.threads import boottime
 
 
 class RedissonStore(NetworkStore[RedisSubscriber]):
     backend: ClassVar[str] = "redis"
-    capabilities: ClassVar[frozenset[str]] = frozenset({RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, FOREIGN})
+    capabilities: ClassVar[frozenset[str]] = frozenset({RW, PERMITS, ATOMIC_TRY, CELLS, LATCHES, LEASES, FOREIGN})
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -36,12 +38,11 @@ class RedissonStore(NetworkStore[RedisSubscriber]):
         super()._begin()
         self._topology = topology(self._address, boottime)
         self._wakeups: Wakeups | None = None
+        self._publishing = Publishing(self._address)
 
     def open(self, runtime: Runtime, me: ClientIdentity) -> Queue:
-        context = self._context(runtime, me)
-        assert self._wakeups is not None
-        redisson = Redisson(context, self._keys, client_id(me.id), context.subscriber, self._wakeups)
-        layout = redisson.layout()
+        redisson = self._redisson(runtime, me)
+        context, layout = redisson.context, redisson.layout()
         free_path: AnyFreePath
         if runtime.call_soon is None:
             free_path = FreePath(context, layout)
@@ -54,9 +55,18 @@ class RedissonStore(NetworkStore[RedisSubscriber]):
     def open_cells(self, runtime: Runtime, me: ClientIdentity) -> Cells:
         return RedisCells(self._context(runtime, me))
 
+    def open_latches(self, runtime: Runtime, me: ClientIdentity) -> Latches:
+        return RedissonLatches(self._redisson(runtime, me))
+
     def close(self) -> None:
         self._topology.close()
         super().close()
+
+    def _redisson(self, runtime: Runtime, me: ClientIdentity) -> Redisson:
+        if self._wakeups is None:
+            self._wakeups = Wakeups(me.inbox)
+        context = self._context(runtime, me)
+        return Redisson(context, self._keys, client_id(me.id), self._wakeups, self._publishing)
 
     def _context(self, runtime: Runtime, identity: ClientIdentity) -> Context:
         address, resources = self._address, self._resources

@@ -13,22 +13,27 @@ local token = #KEYS == 5 and KEYS[4]
 local lease, holder, by = ARGV[1], ARGV[2], ARGV[3]
 -- (fair.lua)
 
-if stamp > by or call('EXISTS', latch) == 1 then
+if stamp > by then
   return { now }
 end
-local other = other_than_hash(name, false)
-if other then
-  return { now, other }
-end
-if call('HEXISTS', name, holder) == 1 then
-  return { now, 1, micro(call('PTTL', name)), -1, token and (call('GET', token) or 0) + 0 or 0 }
-end
--- Redisson's plain lock would overtake the waiters of a fair one, and wake none of them.
-if call('EXISTS', queue) == 1 and purge() then
-  return { now, 'fair mutex' }
-end
-if call('EXISTS', name) == 1 then
-  return { now, 0, 0, micro(call('PTTL', name)), 0 }
+if call('EXISTS', name, queue, latch) > 0 then
+  if call('EXISTS', latch) == 1 then
+    return { now }
+  end
+  local other = other_than_hash(name, false)
+  if other then
+    return { now, other }
+  end
+  if call('HEXISTS', name, holder) == 1 then
+    return { now, 1, micro(call('PTTL', name)), -1, token and (call('GET', token) or 0) + 0 or 0 }
+  end
+  -- Redisson's plain lock would overtake the waiters of a fair one, and wake none of them.
+  if call('EXISTS', queue) == 1 and purge() then
+    return { now, 'fair mutex' }
+  end
+  if call('EXISTS', name) == 1 then
+    return { now, 0, 0, micro(call('PTTL', name)), 0 }
+  end
 end
 call('HINCRBY', name, holder, 1)
 call('PEXPIRE', name, lease)

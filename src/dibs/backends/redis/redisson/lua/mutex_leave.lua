@@ -7,16 +7,15 @@
 
 local call, name, latch = redis.call, KEYS[1], KEYS[2]
 local channel, publish, remembered, doubt, holder = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-if call('GET', latch) then
-  return 1
-end
-if call('HEXISTS', name, holder) == 0 then
+if call('HDEL', name, holder) == 0 then -- the key of a lock has no other field
+  if call('EXISTS', latch) == 1 then
+    return 1
+  end
   if doubt == 'u' then
     call('SET', latch, 0, 'PX', remembered)
   end
   return 0
 end
-call('DEL', name)
 redis.pcall(publish, channel, 0)
 call('SET', latch, 1, 'PX', remembered)
 return 1
