@@ -10,7 +10,9 @@ import pytest
 from architecture.sources import Import, imports, modules, ours
 
 API_MODULES = frozenset({"bases", "blocking", "aio", "_shared", "sql", "synchronized"})
-OPEN_CORE = frozenset(f"dibs.core.{name}" for name in ("rule", "queue", "cells", "deadline", "names", "runtime"))
+OPEN_CORE = frozenset(
+    f"dibs.core.{name}" for name in ("rule", "queue", "cells", "latches", "deadline", "names", "runtime")
+)
 """What of the core a store may know."""
 SHARED_BY_BACKENDS = frozenset(f"dibs.backends.{name}" for name in ("common", "sql"))
 

@@ -20,30 +20,23 @@ The next grant, whosesoever, minus `released` is a hand-off.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import subprocess
-import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self
 
-from lab.curator_jars import Program, compiled
-from lab.servers import guard, programs
+from lab.curator_jars import compiled
+from lab.java_cache import Program
+from lab.java_process import PATIENCE, Failed, JavaProcess, read_as, read_holds
+from lab.servers import programs
 
-PATIENCE = 60.0
-"""How long anything may take that is not measured."""
+__all__ = ["LOG", "PATIENCE", "SERVER", "SMALL", "Curator", "Failed", "Handle", "Held", "Node"]
+
 SMALL = ("-Xmx64m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto")
 SERVER = ("-Xmx256m", "-XX:+UseSerialGC")
 """With the compiler that a measurement owes to Java."""
 LOG = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
-Read = TypeVar("Read")
 _number = itertools.count(1)
-
-
-class Failed(Exception):
-    """What Java threw."""
 
 
 class Held(NamedTuple):
@@ -68,7 +61,7 @@ class Handle:
     def begin(self, timeout: float | None = None, word: str = "") -> Future[Held | None]:
         """Take without waiting for the answer."""
         milliseconds = -1 if timeout is None else round(timeout * 1000)
-        return _read_as(_held, self._java.tell(self._name, "take", milliseconds, word))
+        return read_as(_held, self._java.tell(self._name, "take", milliseconds, word))
 
     def take(self, timeout: float | None = PATIENCE, word: str = "") -> Held | None:
         return self.begin(timeout, word).result(PATIENCE + (timeout or 0))
@@ -94,7 +87,7 @@ class Handle:
 
     def contend(self, until_ns: int, hold: float = 0.0) -> Future[list[tuple[int, int]]]:
         """Take and give back, again and again; for each hold when it was granted and when its release began."""
-        return _read_as(_holds, self._java.tell(self._name, "contend", until_ns, round(hold * 1e6)))
+        return read_as(read_holds, self._java.tell(self._name, "contend", until_ns, round(hold * 1e6)))
 
     def ask(self, *words: object, within: float = PATIENCE) -> list[str]:
         return self._java.tell(self._name, *words).result(within)
@@ -114,29 +107,10 @@ class Curator:
     ) -> None:
         programs.require("zookeeper", "curator")
         self.version, class_path = program or compiled()
-        self._waiting: dict[str, deque[Future[list[str]]]] = {}
-        self._turn = threading.Lock()
-        self._ended = False
-        self._log = guard.root() / f"curator-{next(_number)}.log"
-        ready = self._expect("-")
         times = [str(round(seconds * 1000)) for seconds in (timeout, connecting)]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [programs.program("java"), *flags, LOG, "-cp", class_path, "Curator", where, *times],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                cwd=guard.root(),  # it goes when this process goes, however that ends
-                env=programs.environment(),
-            )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        try:
-            ready.result(PATIENCE + connecting)
-        except BaseException:
-            self.close()
-            raise
+        self._process = JavaProcess(
+            [*flags, LOG, "-cp", class_path, "Curator", where, *times], "curator", starting=PATIENCE + connecting
+        )
 
     def mutex(self, path: str, *, namespace: str = "") -> Handle:
         """InterProcessMutex."""
@@ -183,54 +157,18 @@ class Curator:
 
     def tell(self, handle: str, *words: object) -> Future[list[str]]:
         """The answer to come, in words; a Failed if it is an error."""
-        with self._turn:  # so that answers are expected in the order in which they were asked for
-            answer = self._expect(handle)
-            pipe = self._process.stdin
-            assert pipe is not None
-            pipe.write("\t".join([handle, *map(str, words)]) + "\n")
-            pipe.flush()
-        return answer
-
-    def _expect(self, handle: str) -> Future[list[str]]:
-        assert not self._ended, f"Curator has ended; its log:\n{self.log()}"
-        answer: Future[list[str]] = Future()
-        self._waiting.setdefault(handle, deque()).append(answer)
-        return answer
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            handle, *words = line.rstrip("\n").split("\t")
-            answer = self._waiting[handle].popleft()
-            if words[0] == "error":
-                answer.set_exception(Failed(words[1]))
-            else:
-                answer.set_result(words)
-        with self._turn:
-            self._ended = True
-        for answer in itertools.chain.from_iterable(self._waiting.values()):
-            answer.set_exception(Failed(f"Curator ended without an answer; its log:\n{self.log()}"))
+        return self._process.tell(handle, *words)
 
     def log(self) -> str:
-        return self._log.read_text(errors="replace")[-6000:]
+        return self._process.log()
 
     def kill(self) -> None:
         """Without a goodbye: what it held stays until its session is over."""
         self._process.kill()
-        self._process.wait()
 
     def close(self) -> None:
         """Its session is closed with it, what it held is free."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        self._reader.join(PATIENCE)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        self._process.close()
 
     def __enter__(self) -> Self:
         return self
@@ -239,24 +177,5 @@ class Curator:
         self.close()
 
 
-def _read_as(read: Callable[[list[str]], Read], answer: Future[list[str]]) -> Future[Read]:
-    """The answer as something else, once it is there."""
-    told: Future[Read] = Future()
-
-    def hand_on(done: Future[list[str]]) -> None:
-        error = done.exception()
-        if error is None:
-            told.set_result(read(done.result()))
-        else:
-            told.set_exception(error)
-
-    answer.add_done_callback(hand_on)
-    return told
-
-
 def _held(words: list[str]) -> Held | None:
     return None if words[0] == "busy" else Held(int(words[1]), words[2], int(words[3]))
-
-
-def _holds(words: list[str]) -> list[tuple[int, int]]:
-    return [(int(granted), int(released)) for granted, released in map(str.split, words[1:])]

@@ -14,8 +14,6 @@ is there before it is whole.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import functools
 import hashlib
 import http.client
@@ -25,11 +23,11 @@ import shutil
 import tempfile
 import urllib.request
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
+from lab.java_cache import Program, alone
 from lab.servers import programs
 
 SOURCE = Path(__file__).parent / "java" / "Curator.java"
@@ -50,11 +48,6 @@ REACHED = 10.0
 """How long a repository may be silent."""
 
 
-class Program(NamedTuple):
-    version: str
-    class_path: str
-
-
 class Jars(NamedTuple):
     version: str
     paths: tuple[Path, ...]
@@ -62,20 +55,10 @@ class Jars(NamedTuple):
 
 @functools.cache
 def compiled() -> Program:
-    with _alone() as cache:
+    with alone("curator") as cache:
         jars = _from_maven(cache) or _from_debian()
         class_path = [*map(str, jars.paths), *(str(DEBIAN / f"{jar}.jar") for jar in COMMON)]
         return Program(jars.version, os.pathsep.join([str(_classes(cache, class_path)), *class_path]))
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[Path]:
-    """The cache, with nobody else in it."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dibs-lab"
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield cache
 
 
 def _classes(cache: Path, class_path: list[str]) -> Path:

@@ -82,8 +82,7 @@ class Client(AsyncWith, OverCore):
     `async with client:` closes it at the end.
 
     Note:
-        A client belongs to the first event loop that uses it, and to another one once that loop is closed. Its tasks
-        can share it.
+        A client belongs to the first event loop that uses it, or to another one once that is closed. Tasks share it.
 
     Example:
         >>> import asyncio, dibs.aio

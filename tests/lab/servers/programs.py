@@ -13,7 +13,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -22,6 +22,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "redis": ("redis-server", "redis-sentinel", "redis-cli"),
     "zookeeper": ("java", str(ZOOKEEPER_JAR)),
     "curator": ("javac", str(ZOOKEEPER_JAR.with_name("curator-recipes.jar"))),
+    "redisson": ("java", "javac", "mvn"),
     "mariadb": ("mariadbd", "mariadb-install-db", "mariadb", "mariadb-admin"),
     "postgresql": ("postgres", "initdb", "pg_basebackup", "psql", "pg_isready"),
     "pgbouncer": ("pgbouncer",),
@@ -62,7 +63,11 @@ def missing(*names: str) -> list[str]:
 def require(*names: str) -> None:
     if not (absent := missing(*names)):
         return
-    reason = f"not installed: {', '.join(absent)}; scripts/servers installs them"
+    unavailable(f"not installed: {', '.join(absent)}; scripts/servers installs them")
+
+
+def unavailable(reason: str) -> NoReturn:
+    """Skip the test, or fail it if DIBS_REQUIRE_SERVERS=1."""
     if os.environ.get("DIBS_REQUIRE_SERVERS") == "1":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)

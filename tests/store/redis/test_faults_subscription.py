@@ -75,7 +75,7 @@ async def test_a_silent_subscription_costs_an_unfair_waiter_no_more_than_a_look(
     near, far = world.client(server.url(), lease=LONG), world.client(through(proxy), lease=LONG)
     ana, bob = world.actors("ana", "bob")
     await bob((await bob(lambda: far.lock(f"{name}-warm").acquire())).release)
-    mine = far._core.store._resources.subscriber.source.connection.sock.getsockname()
+    mine = far._core.store._resources.subscriber.source.connection.parts[0].sock.getsockname()
     (subscription,) = [link for link in proxy.open_links if link.peer == mine]
     hold = await ana(lambda: near.lock(name).acquire())
     proxy.add(BlackHole(), DOWN, link=subscription)

@@ -66,6 +66,8 @@ def final(refusal: Refusal, key: bytes) -> StoreError | Mismatch:
         return StoreError(f"the server refused: {text}", step=_STEPS["NOPERM"])
     if refusal.code == "WRONGTYPE" or (refusal.code == "ERR" and "user_script" in refusal.text):
         return StoreError(f"{_DAMAGED}, in the key {shown}: {text}", step=_STEPS["WRONGTYPE"])
+    if refusal.code == "DIBSLAYOUT" and refusal.text.endswith("foreign"):
+        return Mismatch(f"another program uses the key {shown}", step="choose another name, or another prefix=")
     if refusal.code == "DIBSLAYOUT":
         other = "an older" if refusal.text.endswith("older") else "a newer"
         return Mismatch(

@@ -144,6 +144,8 @@ def form_of(client: Client, name: str, kind: str, options: Options) -> str | Non
     if FOREIGN not in client.store.capabilities:
         return None
     what, step = "", None
+    if options.fenced and kind != "mutex":
+        what, step = "only lock and rlock have fencing tokens in this layout (fenced=True)", "leave fenced out"
     if kind == "semaphore":
         if options.fair:
             what, step = "a semaphore has no order among waiters (fair=True)", "leave fair out"

@@ -8,7 +8,7 @@ import pytest
 
 from lab.curator import Curator
 from lab.servers.supervisor import Server
-from store.zookeeper.sharing.sides import APIS, Python, python
+from store.sides import APIS, Python, python
 
 
 @pytest.fixture(scope="session")

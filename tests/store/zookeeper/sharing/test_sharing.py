@@ -9,21 +9,8 @@ import pytest
 
 from lab.curator import PATIENCE, Curator
 from lab.servers.supervisor import Server
-from store.zookeeper.sharing.sides import (  # fmt: skip
-    APIS,
-    ELECTION,
-    KINDS,
-    LOCK,
-    SEMAPHORE,
-    WRITE,
-    Kind,
-    Python,
-    Shift,
-    Turn,
-    hand_overs,
-    overlaps,
-    python,
-)
+from store.sides import APIS, Python, Shift, Turn, hand_overs, overlaps, python
+from store.zookeeper.sharing.sides import ELECTION, KINDS, LOCK, SEMAPHORE, WRITE, Kind, java_turns
 
 EACH = [pytest.param(APIS[n % 2], kind, id=f"{kind}-{APIS[n % 2]}") for n, kind in enumerate((*KINDS, LOCK))]
 """Each kind through one API; a lock through both."""
@@ -87,7 +74,7 @@ def test_hand_overs_in_order_and_never_two_at_once(server: Server, java: Curator
         for side in (threads, tasks):  # one after the other, so that the languages take turns from the beginning
             working += [side.works(shift, side.client().lock(path))]
             threads.in_queue(path, len(working))
-            working += [workers.submit(shift.java, java.mutex(path))]
+            working += [workers.submit(java_turns, shift, java.mutex(path))]
             threads.in_queue(path, len(working))
         threads.do(first.release)
         for each in working:
@@ -116,7 +103,7 @@ def test_a_crowd(server: Server, java: Curator, path: str, kind: str) -> None:
                 theirs, word = java.semaphore(path, 2), "1"
             else:
                 theirs, word = java.read_write(path), "read" if weight == 1 else "write"
-            working += [workers.submit(shift.java, theirs, word, weight, hold)]
+            working += [workers.submit(java_turns, shift, theirs, word, weight, hold)]
             for side in (threads, tasks):
                 lock = side.client().rwlock(path)
                 lock = (

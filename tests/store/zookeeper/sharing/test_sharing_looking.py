@@ -7,7 +7,8 @@ import pytest
 import dibs
 from lab.curator import PATIENCE, Curator
 from lab.servers.supervisor import until
-from store.zookeeper.sharing.sides import APIS, ELECTION, KINDS, LOCK, READ, RLOCK, SEMAPHORE, WRITE, Kind, Python
+from store.sides import APIS, Python
+from store.zookeeper.sharing.sides import ELECTION, KINDS, LOCK, READ, RLOCK, SEMAPHORE, WRITE, Kind
 
 SHAPES = {LOCK: "mutex", RLOCK: "mutex", READ: "rw", WRITE: "rw", ELECTION: "election"}
 """Kinds of one shape share a path; those that are not here are semaphores, a semaphore mutex being one of size 1."""

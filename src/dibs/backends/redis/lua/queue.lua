@@ -54,6 +54,9 @@ else
   if old[1] or old[2] or old[3] or old[4] or old[5] then
     return redis.error_reply('DIBSLAYOUT older')
   end
+  if call('EXISTS', key) == 1 then
+    return redis.error_reply('DIBSLAYOUT foreign')
+  end
 end
 
 local fresh_tomb = next_tomb -- the number of the first tombstone that this script makes

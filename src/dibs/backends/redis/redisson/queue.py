@@ -130,6 +130,7 @@ def not_redissons(kind: str) -> Mismatch:
 
 _THERE = {
     "dibs": "a key of dibs' own layout",
+    "hash": "a lock or a read-write lock, or as a key of dibs' own layout",
     "mutex": "a lock (RLock)",
     "rw": "a read-write lock (RReadWriteLock)",
     "string": "a semaphore or a latch (RSemaphore, RCountDownLatch)",

@@ -1,0 +1,62 @@
+"""One Java process for all of this folder; its tests go to one worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import redis
+
+from lab.redisson import Redisson
+from lab.servers import ports, programs, shared_redis
+from lab.servers.shared import unique
+from store.redis.redisson.peers import Raw
+from store.sides import APIS, Python, python
+
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE) and "java" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("redisson"))
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def prefix() -> str:
+    """A NameMapper of Java and the option of Python put it before every name."""
+    programs.require("redis", "redisson")
+    return f"{unique()}:"
+
+
+@pytest.fixture(scope="session")
+def java(prefix: str) -> Iterator[Redisson]:
+    with Redisson(f"{ports.HOST}:{shared_redis.redis().port}", prefix=prefix, watchdog=6.0) as java:
+        yield java
+
+
+@pytest.fixture
+def url(prefix: str) -> str:
+    return f"{shared_redis.redis().url()}?layout=redisson&prefix={prefix}"
+
+
+@pytest.fixture(params=APIS)
+def side(url: str, request: pytest.FixtureRequest) -> Iterator[Python]:
+    with python(request.param, url) as side:
+        yield side
+
+
+@pytest.fixture
+def raw(prefix: str) -> Iterator[Raw]:
+    with closing(redis.Redis(port=shared_redis.redis().port, protocol=2)) as client:
+        yield Raw(client, prefix)
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """Of this test alone: the server is shared."""
+    return request.node.name.replace("[", "-").strip("]")
