@@ -231,6 +231,7 @@ class QueueGrantor:
         place = NOWHERE if deadline <= began else QUEUE if grant.request.fair else UNFAIR
         give_up, pause = self._patience(deadline, sent_at), FIRST_PAUSE
         first, grant.first = grant.first, None
+        limit = None if deadline == FOREVER else deadline - began
         try:
             while True:
                 claim = grant.claim
@@ -246,6 +247,7 @@ class QueueGrantor:
                     if first is not None:
                         sent_at, standing = grant.sent_at, first
                     else:
+                        claim.limit = limit
                         standing = await self._queue.join(claim, place, give_up)
                     if standing is not None and standing.holds:
                         grant.answer(standing, sent_at)

@@ -39,8 +39,8 @@ class Claim:
     """One request to hold. Its id is random, new for each acquire, and secret: knowing it allows to end the claim."""
 
     __slots__ = (
-        "asked", "by", "capacity", "client", "description", "id", "kind", "lease", "name", "prepared", "ticket",
-        "waiting", "weight",
+        "asked", "by", "capacity", "client", "description", "id", "kind", "lease", "limit", "name", "prepared",
+        "ticket", "waiting", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +76,8 @@ class Claim:
         """Set by the store once it is known, to find the entry quickly."""
         self.prepared = prepared
         """Shared by the claims of one lock object, description and client; None: nothing is cached."""
+        self.limit: float | None = None
+        """How long its caller waits, in seconds; None: for ever, or it does not wait."""
 
     def __repr__(self) -> str:
         return f"<Claim on {self.name!r}: {self.kind}, weight {self.weight}, ticket {self.ticket}, {self.description}>"

@@ -143,32 +143,28 @@ def form_of(client: Client, name: str, kind: str, options: Options) -> str | Non
     """How a FOREIGN store keeps this lock (`Claim.kind`); None: the store has one form for each kind."""
     if FOREIGN not in client.store.capabilities:
         return None
-    what, step = "", None
-    if options.fenced and kind != "mutex":
-        what, step = "only lock and rlock have fencing tokens in this layout (fenced=True)", "leave fenced out"
-    if kind == "semaphore":
-        if options.fair:
-            what, step = "a semaphore has no order among waiters (fair=True)", "leave fair out"
-        elif options.renew and options.lease is not None:
-            what, step = (
-                "permits without renew=False have no lease: each stays taken until it is released",
-                ("leave lease out, or give renew=False as well"),
-            )
-        form = kind if options.renew else EXPIRING_SEMAPHORE
-    elif kind == "rw":
-        if options.fair:
-            what, step = "a read-write lock has no order among waiters (fair=True)", "leave fair out"
-        form = kind
-    elif kind == "mutex":
-        if options.fair and options.fenced:
-            what, step = "a fair lock has no fencing token (fair=True, fenced=True)", "choose one of the two"
-        form = FAIR_MUTEX if options.fair else FENCED_MUTEX if options.fenced else kind
-    else:
-        what, step = f"there is no {kind} in this layout", "use a client of another layout for it"
-        form = kind
-    if what:
+    if (reason := _impossible(kind, options)) is not None:
+        what, step = reason
         raise client.error(Unsupported, name, what, step=step)
-    return form
+    if kind == "mutex":
+        return FAIR_MUTEX if options.fair else FENCED_MUTEX if options.fenced else kind
+    return kind if kind == "rw" or options.renew else EXPIRING_SEMAPHORE
+
+
+def _impossible(kind: str, options: Options) -> tuple[str, str] | None:
+    """What a FOREIGN store cannot do, and the next step."""
+    if kind not in ("mutex", "rw", "semaphore"):
+        return f"there is no {kind} in this layout", "use a client of another layout for it"
+    if kind != "mutex" and options.fenced:
+        return "only lock and rlock have fencing tokens in this layout (fenced=True)", "leave fenced out"
+    if kind != "mutex" and options.fair:
+        return "only lock and rlock have an order among waiters in this layout (fair=True)", "leave fair out"
+    if options.fair and options.fenced:
+        return "a fair lock has no fencing token in this layout (fair=True, fenced=True)", "choose one of the two"
+    if kind == "semaphore" and options.renew and options.lease is not None:
+        what = "a permit with a lease ends with it in this layout, as it is not renewed"
+        return what, "give renew=False as well, or leave lease out: then a permit is taken until it is released"
+    return None
 
 
 def count_of(value: object, what: str) -> int:

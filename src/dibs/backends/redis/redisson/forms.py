@@ -24,7 +24,7 @@ class Terms(NamedTuple):
     publish: bytes
     """The command: PUBLISH or SPUBLISH."""
     fair_wait: int
-    """How long a waiter of a fair lock may wait before others may take it for dead, in milliseconds."""
+    """After how long others may take a waiter of a fair lock for dead, if it waits without limit; in milliseconds."""
 
 
 Words = tuple[Argument, ...]
@@ -88,12 +88,17 @@ def _leave_mutex(ask: Ask) -> Words:
     return ask.names.lock_channel, ask.terms.publish, LATCH_MS, ask.word
 
 
+def _fair_wait(ask: Ask) -> int:
+    limit = ask.claim.limit
+    return ask.terms.fair_wait if limit is None else max(milliseconds(limit), 1)
+
+
 def _join_fair(ask: Ask) -> Words:
-    return ask.lease, ask.terms.fair_wait, ask.word
+    return ask.lease, _fair_wait(ask), ask.word
 
 
 def _leave_fair(ask: Ask) -> Words:
-    return ask.names.lock_channel + b":", ask.terms.publish, LATCH_MS, ask.word, ask.terms.fair_wait
+    return ask.names.lock_channel + b":", ask.terms.publish, LATCH_MS, ask.word, _fair_wait(ask)
 
 
 def _join_rw(ask: Ask) -> Words:

@@ -1,0 +1,262 @@
+"""The command line where holders have ids, and most have neither a token nor a time since when they hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dibs
+from cli.commands import Cli, Terminal
+from dibs.monitor import break_log
+from lab.servers import shared_redis
+from process.children import until
+
+HOLDER = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d{19}"
+TOKENS = re.compile(r"token|1970|\b\d{5,}h\d+m", re.IGNORECASE)
+"""What must not be said of a holder without a token, whose age is not known."""
+SHOW_TOKEN = ("--", "sh", "-c", 'echo "${DIBS_TOKEN-unset} $DIBS_NAME $DIBS_LEASE"')
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    made = Cli(tmp_path)
+    made.url = f"{shared_redis.fresh(tmp_path)}&layout=redisson"
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def taken(lock: Any) -> Any:
+    """A hold by a client of its own."""
+    hold = lock.acquire(timeout=0)
+    assert hold is not None
+    return hold
+
+
+def ids(cli: Cli, name: str = "a") -> list[str]:
+    return [holder.owner for holder in cli.client().inspect(name).holders]
+
+
+@pytest.mark.parametrize("kind", [[], ["--shared"], ["--exclusive"], ["--of", "2"]], ids=str)
+def test_run_passes_no_token(cli: Cli, kind: list[str]) -> None:
+    for inherited in (None, "41"):
+        done = cli.run("run", "a", *kind, *SHOW_TOKEN, DIBS_TOKEN=inherited)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "unset a 30\n", "")
+    assert ids(cli) == []
+
+
+def test_run_says_that_it_lost_a_lock_without_a_token(cli: Cli) -> None:
+    for more in ([], ["--json"]):
+        running = cli.start("run", "a", "--lease", "2", *more, "--", "sh", "-c", "echo there; exec sleep 60")
+        assert running.hear() == "there"
+        (holder,) = ids(cli)
+        assert cli.run("break", "a", "--holder", holder, "--yes").returncode == 0
+        assert running.process.wait(30) == 76
+        _, (line,) = running.rest()
+        if more:
+            lost = json.loads(line)
+            assert (lost["event"], lost["reason"], lost["token"]) == ("lost", "broken", None)
+            line = lost["text"]
+        assert line.endswith('"a": the lock was taken away; the command was terminated')
+
+
+def test_what_is_not_known_is_not_said(cli: Cli) -> None:
+    client = cli.client(info={"command": "deploy.sh"})
+    taken(client.lock("a", fair=True))
+    waiting = cli.start("run", "b", "--", "true")
+    taken(client.rwlock("b").read)
+    (holder,) = ids(cli)
+    assert re.fullmatch(HOLDER, holder)
+    head, holds, lease = cli.run("show", "a").stdout.splitlines()
+    assert head.endswith(": mutex, 1 holding, 0 waiting")
+    assert holds == f"holds  {holder}"
+    assert re.fullmatch(r" +lease +[\d.]+ s left", lease)
+    assert " side     read\n" in cli.run("show", "b").stdout
+    header, *rows = cli.run("ls").stdout.splitlines()
+    assert len(rows) == 2
+    assert rows[0][header.index("HELD FOR") : header.index("WAITING")].strip() == ""
+    assert rows[0].endswith(" s"), "no token"
+    top = cli.run("top", "--once").stdout
+    assert "held 2   waiting 0   oldest wait 0 s" in top
+    assert "does not show hosts and processes or the age of a hold or " in top
+    for text in (cli.run("show", "a").stdout, *rows, *top.splitlines()[3:]):
+        assert not TOKENS.search(text.partition(holder)[2]), text
+    (listed,) = cli.json("show", "a")
+    assert [(one["owner"], one["since"], one["token"]) for one in listed["holders"]] == [(holder, None, None)]
+    waiting.process.wait(30)
+
+
+def test_waiters_of_a_fair_lock(cli: Cli) -> None:
+    client = cli.client()
+    hold = taken(client.lock("a", fair=True))
+    watching = cli.start("watch", "a", "--json")
+    assert json.loads(watching.hear())["event"] == "state"
+    other = cli.holder()
+    other.asks_fairly = other.client.lock("a", fair=True)
+    with pytest.raises(dibs.AcquireTimeout, match="held by [0-9a-f]"):
+        other.asks_fairly.acquire(timeout=0.5)
+    assert hold.remaining > 0
+
+
+def test_a_busy_lock_names_its_holder(cli: Cli) -> None:
+    taken(cli.client().lock("a"))
+    (holder,) = ids(cli)
+    done = cli.run("run", "a", "-n", "--", "true")
+    assert (done.returncode, done.stderr) == (
+        75, f'dibs run: "a": not free: held by {holder}. Next: dibs show a\n',
+    )  # fmt: skip
+    waited = cli.run("wait", "a", "--timeout", "0.1")
+    assert (waited.returncode, f"held by {holder}. Next: dibs show a\n" in waited.stderr) == (75, True)
+
+
+def test_holders_are_told_apart(cli: Cli) -> None:
+    first = taken(cli.client().rwlock("a").read)
+    watching = cli.start("watch", "a", "--json")
+    before = json.loads(watching.hear())
+    second = taken(cli.client().rwlock("a").read)
+    took = json.loads(watching.hear())
+    first.release()
+    ended = json.loads(watching.hear())
+    assert (took["event"], ended["event"]) == ("took", "ended")
+    assert ended["participant"] | {"remaining": 0} == before["holders"][0] | {"remaining": 0}
+    assert took["participant"]["owner"] == ended["holders"][0]["owner"] != ended["participant"]["owner"]
+    second.release()
+    assert json.loads(watching.hear())["holders"] == []
+
+
+def test_the_changes_in_words(cli: Cli) -> None:
+    watching = cli.start("watch", "a")
+    assert watching.hear().endswith("  free; 0 waiting")
+    hold = taken(cli.client().lock("a"))
+    assert re.fullmatch(rf"\S+  {HOLDER} took it; 0 waiting", watching.hear())
+    hold.release()
+    assert re.fullmatch(rf"\S+  {HOLDER} no longer holds it; free; 0 waiting", watching.hear())
+
+
+def test_break_prints_what_to_type_and_that_works(cli: Cli) -> None:
+    for _ in range(2):
+        taken(cli.client().rwlock("a").read)
+    first, second = ids(cli)
+    store = ["--url", cli.url]
+    done = cli.run("break", "a", *store, DIBS_URL=None)
+    head, *lines = done.stderr.splitlines()
+    assert (done.returncode, head.endswith(": no --holder was given. Nothing was changed. Held by:")) == (64, True)
+    assert lines[::2] == [f"  {first}", f"  {second}"]
+    commands = [shlex.split(line) for line in lines[1::2]]
+    assert commands == [["dibs", "break", "a", "--holder", one, *store] for one in (first, second)]
+    broken = cli.run(*commands[1][1:], "--yes", "--reason", "it hangs", DIBS_URL=None)
+    assert broken.returncode == 0
+    assert re.search(rf": broken by \S+@\S+ pid \d+: {second}; reason: it hangs\n$", broken.stderr)
+    assert ids(cli) == [first]
+    again = cli.run("break", "a", "--holder", second, "--yes", "--json")
+    assert (again.returncode, f"nobody holds it with holder {second}. Nothing" in again.stderr) == (1, True)
+    assert json.loads(again.stdout)["broken"] is None
+    shown = cli.run("show", "a").stdout
+    assert f": {second}; reason: it hangs\n" in shown
+    assert not TOKENS.search(shown)
+    assert cli.json("show", "a")[0]["last_break"]["token"] is None
+    record = break_log.last(cli.client(), "a")
+    assert record is not None
+    assert (record.token, record.holder) == (0, second)
+
+
+def test_break_asks_about_a_holder_without_a_token(cli: Cli) -> None:
+    taken(cli.client().lock("a"))
+    (holder,) = ids(cli)
+    terminal: Terminal = cli.terminal("break", "a", "--holder", holder)
+    terminal.hear("break it? [y/N] ")
+    assert f"held by {holder}\n" in terminal.text
+    assert "Until then both may act, and nothing protects the resource." in terminal.text
+    assert not TOKENS.search(terminal.text)
+    terminal.type("y\n")
+    assert terminal.end() == 0
+    assert ids(cli) == []
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["--token", "1", "--yes"], "no --holder was given"),
+    (["--holder", "x"], "there is no terminal to ask on"),
+    (["--holder", "x", "--token", "1"], "not allowed with"),
+])  # fmt: skip
+def test_break_by_what_does_not_name_a_holder(cli: Cli, words: list[str], said: str) -> None:
+    taken(cli.client().lock("a", fenced=True))
+    done = cli.run("break", "a", *words)
+    assert (done.returncode, said in done.stderr) == (64, True), done.stderr
+    assert len(ids(cli)) == 1
+
+
+def test_a_fenced_lock_is_broken_by_its_holder_too(cli: Cli) -> None:
+    hold = taken(cli.client().lock("a", fenced=True))
+    (holder,) = ids(cli)
+    assert f" token    {hold.token}\n" in cli.run("show", "a").stdout
+    assert cli.json("show", "a")[0]["holders"][0]["token"] == hold.token
+    assert f"  {holder}, token {hold.token}\n    dibs break a --holder {holder}\n" in cli.run("break", "a").stderr
+    assert cli.run("break", "a", "--holder", holder, "--yes").returncode == 0
+    assert ids(cli) == []
+
+
+def test_a_semaphore_that_does_not_record_its_holders(cli: Cli) -> None:
+    hold = taken(cli.client().semaphore("a", 1))
+    assert cli.run("show", "a").stdout.endswith(": no holder is recorded\n")
+    done = cli.run("run", "a", "--of", "1", "-n", "--", "true")
+    assert (done.returncode, "not free: no holder is recorded. Next: " in done.stderr) == (75, True)
+    waited = cli.run("wait", "a")
+    assert (waited.returncode, 'does not record who holds "a"' in waited.stderr) == (64, True)
+    assert cli.run("break", "a").stderr.endswith(". Nothing was changed. No holder is recorded.\n")
+    watching = cli.start("watch", "a")
+    assert watching.hear().endswith("  no holder is recorded; 0 waiting")
+    hold.release()
+    permit = taken(cli.client().semaphore("b", 1, renew=False))
+    waiting = cli.start("wait", "b")
+    until(lambda: cli.run("wait", "b", "--timeout", "0").returncode == 75)
+    (holder,) = ids(cli, "b")
+    assert re.fullmatch("[0-9a-f]{32}", holder)
+    assert cli.run("break", "b", "--holder", holder, "--yes").returncode == 0
+    assert waiting.process.wait(30) in (0, 64)
+    assert permit.name == "b"
+
+
+def test_names_have_no_namespace_by_default(cli: Cli) -> None:
+    taken(cli.client().lock("a"))
+    taken(cli.client(namespace="dibs").lock("b"))
+    held = {True: "1 holding", False: ": free"}
+    for name, more, is_held in (("a", [], True), ("b", [], False), ("a", ["--namespace", "dibs"], False)):
+        assert held[is_held] in cli.run("show", name, *more).stdout, (name, more)
+    done = cli.run("break", "b", "--namespace", "dibs")
+    assert done.stderr.endswith(" --namespace dibs\n"), "the default is another namespace"
+    assert "--namespace" not in cli.run("break", "a").stderr
+    with pytest.raises(dibs.AcquireTimeout, match=r"Next: dibs show a --url '\S+layout=redisson'$"):
+        cli.client().lock("a").acquire(timeout=0.01)
+    with pytest.raises(dibs.AcquireTimeout, match=r"Next: dibs show b --url '\S+layout=redisson' --namespace dibs$"):
+        cli.client(namespace="dibs").lock("b").acquire(timeout=0.01)
+
+
+def test_doctor_tells_what_the_layout_does_not_promise(cli: Cli) -> None:
+    _, *found = cli.json("doctor")
+    what = {level: " | ".join(one["what"] for one in found if one["level"] == level) for level in ("promise", "note")}
+    assert "a test message arrived" in what["promise"]
+    assert "at most one valid holder" in what["promise"]
+    assert "first come" not in what["promise"]
+    assert "tokens" not in what["promise"]
+    assert "only locks with fenced=True have a fencing token" in what["note"]
+    assert "permits of a semaphore have no lease" in what["note"]
+    assert "minimal rights" not in what["note"]
+    assert not [one for one in found if "message" in one["what"] and one["level"] == "danger"]
+    client = cli.client(wake="spin")
+    assert [one for one in client.doctor() if "no messages" in one.what]
+
+
+def test_the_demo_needs_tokens(cli: Cli) -> None:
+    done = cli.run("demo", "--url", cli.url, "--plain")
+    assert (done.returncode, done.stderr) == (
+        64, "dibs demo: the demo needs locks with tokens, which this layout does not have by default\n",
+    )  # fmt: skip
+    assert os.environ.get("DIBS_URL") != cli.url

@@ -1,0 +1,205 @@
+"""Servers that restart, forget their scripts, fail over, or are a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import closing
+from typing import Any
+
+import pytest
+import redis
+
+import dibs
+from lab.redisson import PATIENCE, Redisson, Sharded
+from lab.servers import ports, programs, redis_groups
+from lab.servers.redis import Redis
+from lab.servers.supervisor import Server, joint_url, until
+from store.redis.redisson.peers import FAIR, FENCED, KINDS, LOCK, SEMAPHORE, WRITE, Kind, Raw
+from store.sides import APIS, Python, python
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.xdist_group("redisson-servers")]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    programs.require("redis", "redisson")
+    with Server(Redis(persist="always")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def jvm(server: Server) -> Iterator[Redisson]:
+    """Not the one of the shared server."""
+    with Redisson(f"{ports.HOST}:{server.port}") as java:
+        yield java
+
+
+@pytest.fixture
+def own(server: Server) -> Iterator[Raw]:
+    with closing(redis.Redis(port=server.port, protocol=2)) as client:
+        yield Raw(client, "")
+
+
+@pytest.fixture(params=APIS)
+def here(server: Server, request: pytest.FixtureRequest) -> Iterator[Python]:
+    with python(request.param, f"{server.url()}?layout=redisson") as side:
+        yield side
+
+
+def _take_turns(java: Redisson, side: Python, raw: Raw, name: str, kind: Kind, client: Any) -> None:
+    """Each waits for the other once."""
+    hold, theirs = side.take(kind.ours(client, name)), kind.java(java, name)
+    waits = theirs.begin()
+    raw.wait_for(kind, name, 1)
+    side.do(hold.release)
+    assert theirs.held(waits)
+    ours = side.takes(kind.ours(client, name))
+    raw.wait_for(kind, name, 1)
+    theirs.give()
+    side.do(ours.result(PATIENCE).release)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_scripts_that_the_server_forgot(jvm: Redisson, here: Python, own: Raw, name: str, kind: Kind) -> None:
+    client = here.client()
+    _take_turns(jvm, here, own, name, kind, client)
+    hold = here.take(kind.ours(client, name))
+    own.client.script_flush()
+    here.do(hold.release)
+    own.client.script_flush()
+    _take_turns(jvm, here, own, name, kind, client)
+
+
+def test_a_server_that_restarts_with_its_data(server: Server, jvm: Redisson, here: Python, own: Raw, name: str) -> None:
+    """The hold stays, and whoever waits gets the lock although the message to it may be lost."""
+    client = here.client(lease=4)  # Java may miss the message, and then waits until the lease could be over
+    hold, fair = here.take(client.lock(name)), here.take(FAIR.ours(client, f"{name}-fair"))
+    waiting: list[Future[Any]] = [jvm.lock(name).begin_take(), jvm.fair(f"{name}-fair").begin_take()]
+    own.wait_for(LOCK, name, 1)
+    own.wait_for(FAIR, f"{name}-fair", 1)
+    server.restart()
+    hold.check()
+    here.do(hold.release)
+    here.do(fair.release)
+    assert [one.result(PATIENCE) is not None for one in waiting] == [True, True]
+    ours = here.takes(here.client().lock(name))
+    own.wait_for(LOCK, name, 1)
+    server.restart()
+    jvm.lock(name).force()
+    here.do(ours.result(PATIENCE).release)
+
+
+def test_a_server_that_lost_its_data(server: Server, jvm: Redisson, here: Python, own: Raw, name: str) -> None:
+    hold = here.take(here.client(lease=3).lock(name))
+    until(own.client.flushall, PATIENCE, "it is empty")
+    assert jvm.lock(name).take(0) is not None
+    until(hold.lost.is_set, PATIENCE, "it hears of its loss")
+    assert hold.lost_reason == "broken"
+    with pytest.raises(dibs.LockLost):
+        here.do(hold.release)
+    assert len(own.holders(name)) == 1
+
+
+@pytest.mark.early
+def test_a_fail_over(name: str) -> None:
+    """Both find the next primary. A hold that was copied there stays."""
+    programs.require("redis", "redisson")
+    with redis_groups.replicated(replicas=2, sentinels=3) as group:
+        where = [f"{ports.HOST}:{sentinel.port}" for sentinel in group.sentinels]
+        url = joint_url("redis+sentinel", group.sentinels, f"/{redis_groups.MAIN}?layout=redisson&replicas=1")
+        with (
+            Redisson(where, topology="sentinel", service=redis_groups.MAIN) as java,
+            python("blocking", url) as side,
+        ):
+            client = side.client(lease=30)
+            for kind in (LOCK, FENCED, FAIR, WRITE, SEMAPHORE):
+                side.do(side.take(kind.ours(client, f"{name}-{kind}")).release)
+                theirs = kind.java(java, f"{name}-{kind}")
+                assert theirs.take()
+                theirs.give()
+            hold = side.take(client.lock(name))
+            group.primary.kill()
+            theirs_too = java.lock(f"{name}-java")
+            until(lambda: _answers(side, client), PATIENCE, "the next primary")
+            hold.check()
+            assert java.lock(name).take(0) is None
+            waits = java.lock(name).begin_take()
+            side.do(hold.release)
+            assert waits.result(PATIENCE) is not None
+            assert theirs_too.take() is not None
+            assert side.tries(client.lock(f"{name}-java")) is None
+
+
+def _answers(side: Python, client: Any) -> bool:
+    try:
+        side.inspect("a", client)
+    except dibs.StoreUnavailable:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[tuple[Server, ...]]:
+    programs.require("redis", "redisson")
+    with redis_groups.cluster() as made:
+        yield tuple(made)
+
+
+@pytest.mark.early
+@pytest.mark.parametrize("sharded", ["AUTO", "OFF"])
+def test_a_cluster(nodes: tuple[Server, ...], name: str, sharded: Sharded) -> None:
+    """With sharded messages and without: a waiter is told at once, on either side, whichever server has the name."""
+    where = [f"{ports.HOST}:{node.port}" for node in nodes[:3]]
+    url = joint_url("redis+cluster", nodes[:3], f"?layout=redisson&sharded={sharded.lower()}")
+    with (
+        Redisson(where, topology="cluster", sharded=sharded) as java,
+        python("blocking", url) as threads,
+        python("aio", url) as tasks,
+    ):
+        for number, kind in enumerate(KINDS):
+            side = (threads, tasks)[number % 2]
+            for slot in range(3):
+                _pass_on(java, side, nodes, f"{{{slot}}}{name}-{kind}", kind, is_sharded=sharded != "OFF")
+        _a_latch(java, tasks, f"{name}-latch")
+        assert {info.name for info in threads.locks("")} == set()
+
+
+def _pass_on(
+    java: Redisson, side: Python, nodes: tuple[Server, ...], name: str, kind: Kind, *, is_sharded: bool
+) -> None:
+    client = side.client()
+    hold, theirs = side.take(kind.ours(client, name)), kind.java(java, name)
+    waits = theirs.begin()
+    _until_one_waits(nodes, name, kind, is_sharded=is_sharded)
+    side.do(hold.release)
+    assert theirs.held(waits)
+    ours = side.takes(kind.ours(client, name))
+    _until_one_waits(nodes, name, kind, is_sharded=is_sharded)
+    theirs.give()
+    side.do(ours.result(PATIENCE).release)
+
+
+def _until_one_waits(nodes: tuple[Server, ...], name: str, kind: Kind, *, is_sharded: bool) -> None:
+    command = "SHARDCHANNELS" if is_sharded else "CHANNELS"
+
+    def waits() -> bool:
+        found: list[bytes] = []
+        for node in nodes:
+            with closing(redis.Redis(port=node.port, protocol=2)) as client:
+                found += client.execute_command("PUBSUB", command)
+        return any(name.encode() in channel for channel in found)
+
+    until(waits, PATIENCE, f"one waits for {name} ({kind})")
+
+
+def _a_latch(java: Redisson, side: Python, name: str) -> None:
+    ours = side.client().latch(name)
+    side.do(lambda: ours.arm(1))
+    waits = java.latch(name).begin_wait(PATIENCE)
+    side.do(ours.count_down)
+    assert waits.result(PATIENCE)
+    assert java.latch(name).set_count(1)
+    python = side.begin(lambda: ours.wait(PATIENCE))
+    java.latch(name).count_down()
+    assert python.result(PATIENCE)

@@ -1,0 +1,297 @@
+"""The same steps by Java and by Python leave the same keys, types, values and times, and publish the same messages.
+
+A step is done by one of three actors, each a thread of its own. After each step the keys of the name and the messages
+are recorded, with stand-ins for what must differ: the name, the ids of holders, the end of an unlock latch.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import pytest
+
+from lab.redisson import PATIENCE, Permits, Redisson
+from lab.servers.supervisor import until
+from store.redis.redisson.peers import Raw
+from store.sides import Python, python
+
+SLACK = 2.0
+"""Seconds by which a time may differ."""
+LEASE = 6.0
+"""The watchdog's lease of the Java process."""
+BRIEF = 1.0
+"""A timeout, in seconds."""
+Step = tuple[str, int]
+"""What is done, and by whom."""
+SEQUENCES: dict[str, tuple[str, list[Step]]] = {
+    "lock": ("lock", [("take", 0), ("take", 0), ("give", 0), ("give", 0), ("take", 1), ("give", 1)]),
+    "waiting": ("lock", [("take", 0), ("wait", 1), ("pass", 0), ("held", 1), ("give", 1)]),
+    "forced": ("lock", [("take", 0), ("force", 1)]),
+    "fenced": ("fenced", [("take", 0), ("give", 0), ("take", 1), ("take", 1), ("give", 1), ("give", 1)]),
+    "fair": (
+        "fair",
+        [("take", 0), ("take", 0), ("wait", 1), ("wait", 2), ("give", 0), ("pass", 0), ("held", 1), ("pass", 1),
+         ("held", 2), ("give", 2)],
+    ),
+    "fair, one gives up": (
+        "fair",
+        [("take", 0), ("brief", 1), ("wait", 2), ("gone", 1), ("pass", 0), ("held", 2), ("give", 2)],
+    ),
+    "readers": ("read", [("take", 0), ("take", 1), ("take", 0), ("give", 0), ("give", 0), ("give", 1)]),
+    "the first reader leaves last": ("read", [("take", 0), ("take", 1), ("give", 1), ("give", 0)]),
+    "writer": ("write", [("take", 0), ("take", 0), ("give", 0), ("wait", 1), ("pass", 0), ("held", 1), ("give", 1)]),
+    "downgrade": ("write", [("take", 0), ("read", 0), ("give", 0), ("unread", 0)]),
+    "writer that reads": ("write", [("take", 0), ("read", 0), ("unread", 0), ("give", 0)]),
+    "semaphore": ("semaphore", [("take", 0), ("take", 1), ("give", 0), ("give", 1)]),
+    "permits": ("permits", [("take", 0), ("take", 1), ("give", 0), ("give", 1)]),
+    "latch": ("latch", [("arm", 0), ("down", 1), ("down", 0), ("down", 0)]),
+}  # fmt: skip
+"""`pass`: a release for which another actor waits. What it leaves is recorded with the next step."""
+
+
+class Seen(NamedTuple):
+    keys: dict[str, tuple[str, dict[str, str], float | None]]
+    """By name: type, values, and seconds to live; None: for ever."""
+    messages: list[tuple[str, str]]
+
+
+class Recorder:
+    """What happens to the keys and channels of one name."""
+
+    def __init__(self, raw: Raw, name: str) -> None:
+        self._raw, self._key = raw, raw.key(name)
+        self._names: dict[str, str] = {self._key: "NAME"}
+        self._heard: Any = raw.client.pubsub()
+        self._heard.psubscribe(f"*{self._key}*")
+        assert self._heard.get_message(timeout=10)["type"] == "psubscribe"
+
+    def look(self) -> Seen:
+        """Once no unlock latch is left: both sides delete it a moment later."""
+        client = self._raw.client
+        until(lambda: not client.keys(f"redisson_unlock_latch:*{self._key}*"), PATIENCE, "no latch is left")
+        keys = {}
+        for key in sorted(client.keys(f"*{self._key}*")):
+            kind, left = client.type(key).decode(), client.pttl(key)
+            keys[self._plain(key.decode())] = kind, self._values(key, kind), None if left < 0 else left / 1000
+        return Seen(keys, self._messages())
+
+    def _values(self, key: bytes, kind: str) -> dict[str, str]:
+        """Instants are told relative to now, in seconds."""
+        client, now = self._raw.client, time.time()
+        found: Any
+        if kind == "hash":
+            found = {field.decode(): value.decode() for field, value in client.hgetall(key).items()}
+        elif kind == "list":
+            found = {str(at): value.decode() for at, value in enumerate(client.lrange(key, 0, -1))}
+        elif kind == "zset":
+            scores = client.zrange(key, 0, -1, withscores=True)
+            found = {_text(member): f"{score / 1000 - now:.3f}" for member, score in scores}
+        else:
+            found = {"": client.get(key).decode()}
+        return {self._plain(field): self._plain(value) for field, value in found.items()}
+
+    def _messages(self) -> list[tuple[str, str]]:
+        self._raw.client.publish(f"end of {self._key}", "")
+        found: list[tuple[str, str]] = []
+        while True:
+            message = self._heard.get_message(timeout=10)
+            assert message is not None, "what was published did not arrive"
+            channel = message["channel"].decode()
+            if channel == f"end of {self._key}":
+                return found
+            found.append((self._plain(channel), message["data"].decode()))
+
+    def _plain(self, text: str) -> str:
+        """With stand-ins, in the order in which they were met."""
+        for holder in re.findall(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d+|\b[0-9a-f]{32}\b", text):
+            self._names.setdefault(holder, f"HOLDER {len(self._names)}")
+        for long, short in self._names.items():
+            text = text.replace(long, short)
+        return text
+
+    def close(self) -> None:
+        self._heard.close()
+
+
+def _text(member: bytes) -> str:
+    return member.hex() if len(member) == 16 else member.decode()
+
+
+class JavaActors:
+    def __init__(self, java: Redisson, kind: str, name: str) -> None:
+        make = getattr(java, kind)
+        self._handles: list[Any] = [make(name) for _ in range(3)]
+        self._readers = [java.read(name, beside=handle) for handle in self._handles] if kind == "write" else []
+        self._ids: dict[int, list[str]] = {}
+        self._waiting: dict[int, Future[Any]] = {}
+
+    def __call__(self, what: str, who: int) -> None:
+        getattr(self, f"_{what}")(who)
+
+    def _take(self, who: int) -> None:
+        handle = self._handles[who]
+        held = handle.take(lease=LEASE) if isinstance(handle, Permits) else handle.take()
+        assert held is not None
+        self._ids[who] = held.ids
+
+    def _give(self, who: int) -> None:
+        handle = self._handles[who]
+        handle.give(self._ids[who]) if isinstance(handle, Permits) else handle.give()
+
+    def _wait(self, who: int) -> None:
+        self._waiting[who] = self._handles[who].begin_take()
+
+    def _brief(self, who: int) -> None:
+        self._waiting[who] = self._handles[who].begin_take(BRIEF)
+
+    def _held(self, who: int) -> None:
+        assert self._waiting[who].result(PATIENCE) is not None
+
+    def _gone(self, who: int) -> None:
+        assert self._waiting[who].result(PATIENCE) is None
+
+    def _force(self, who: int) -> None:
+        assert self._handles[who].force()
+
+    def _read(self, who: int) -> None:
+        assert self._readers[who].take() is not None
+
+    def _unread(self, who: int) -> None:
+        self._readers[who].give()
+
+    def _arm(self, who: int) -> None:
+        assert self._handles[who].set_count(2)
+
+    def _down(self, who: int) -> None:
+        self._handles[who].count_down()
+
+
+class PythonActors:
+    def __init__(self, side: Python, kind: str, name: str) -> None:
+        self._side, self._name = side, name
+        self._clients = [side.client(lease=LEASE, owner="one", retry=PATIENCE) for _ in range(3)]
+        self._locks = [self._make(client, kind) for client in self._clients]
+        self._holds: list[list[Any]] = [[], [], []]
+        self._reads: dict[int, Any] = {}
+        self._waiting: dict[int, Future[Any]] = {}
+
+    def _make(self, client: Any, kind: str) -> Any:
+        name = self._name
+        made: dict[str, Callable[[], Any]] = {
+            "lock": lambda: client.rlock(name),
+            "fenced": lambda: client.rlock(name, fenced=True),
+            "fair": lambda: client.rlock(name, fair=True),
+            "read": lambda: client.rwlock(name).read,
+            "write": lambda: client.rwlock(name).write,
+            "semaphore": lambda: client.semaphore(name, 3),
+            "permits": lambda: client.semaphore(name, 3, renew=False),
+            "latch": lambda: client.latch(name),
+        }
+        return made[kind]()
+
+    def __call__(self, what: str, who: int) -> None:
+        getattr(self, f"_{what}")(who)
+
+    def _take(self, who: int) -> None:
+        self._holds[who].append(self._side.take(self._locks[who]))
+
+    def _give(self, who: int) -> None:
+        self._side.do(self._holds[who].pop().release)
+
+    def _wait(self, who: int) -> None:
+        self._waiting[who] = self._side.begin(self._locks[who].acquire)
+
+    def _brief(self, who: int) -> None:
+        self._waiting[who] = self._side.begin(lambda: self._locks[who].acquire(timeout=BRIEF))
+
+    def _held(self, who: int) -> None:
+        self._holds[who].append(self._waiting[who].result(PATIENCE))
+
+    def _gone(self, who: int) -> None:
+        assert self._waiting[who].result(PATIENCE) is None
+
+    def _force(self, who: int) -> None:
+        holder = self._side.inspect(self._name).holders[0].owner
+        self._side.do(lambda: self._clients[who].break_(self._name, holder=holder))
+
+    def _read(self, who: int) -> None:
+        self._reads[who] = self._side.take(self._clients[who].rwlock(self._name).read)
+
+    def _unread(self, who: int) -> None:
+        self._side.do(self._reads[who].release)
+
+    def _arm(self, who: int) -> None:
+        self._side.do(lambda: self._locks[who].arm(2))
+
+    def _down(self, who: int) -> None:
+        self._side.do(self._locks[who].count_down)
+
+
+def _waits(raw: Raw, name: str) -> Callable[[int], None]:
+    """Until so many wait: in a queue, or by a channel, which all of a Java process share."""
+    key = raw.key(name)
+
+    def wait(count: int) -> None:
+        until(
+            lambda: (
+                len(raw.queue(name)) == count
+                or raw.listening(f"redisson_lock__channel:{{{key}}}") > 0
+                or raw.listening(f"redisson_rwlock:{{{key}}}") > 0
+            ),
+            PATIENCE,
+            "it waits",
+        )
+
+    return wait
+
+
+def _begin(raw: Raw, kind: str, name: str) -> None:
+    """A semaphore has its size before."""
+    if kind in ("semaphore", "permits"):
+        raw.client.set(raw.key(name), 3)
+
+
+def _recorded(raw: Raw, name: str, steps: list[Step], act: Callable[[str, int], None]) -> list[Seen]:
+    found, waits, count = [], _waits(raw, name), 0
+    with closing(Recorder(raw, name)) as recorder:
+        for what, who in steps:
+            if what == "pass":
+                act("give", who)
+                continue
+            act(what, who)
+            if what in ("wait", "brief"):
+                count += 1
+                waits(count)
+            found.append(recorder.look())
+    return found
+
+
+@pytest.mark.parametrize("sequence", SEQUENCES)
+@pytest.mark.parametrize("api", ["blocking", "aio"])
+def test_both_leave_the_same(java: Redisson, url: str, raw: Raw, name: str, sequence: str, api: str) -> None:
+    kind, steps = SEQUENCES[sequence]
+    for whose in ("java", "python"):
+        _begin(raw, kind, f"{name}-{whose}")
+    expected = _recorded(raw, f"{name}-java", steps, JavaActors(java, kind, f"{name}-java"))
+    with python(api, url) as side:
+        actual = _recorded(raw, f"{name}-python", steps, PythonActors(side, kind, f"{name}-python"))
+    recorded = [step for step in steps if step[0] != "pass"]
+    for step, theirs, ours in zip(recorded, expected, actual, strict=True):
+        assert _without_times(ours.keys) == _without_times(theirs.keys), step
+        assert ours.messages == theirs.messages, step
+        for key, (kind_there, values, left) in theirs.keys.items():
+            _, own_values, own_left = ours.keys[key]
+            assert (own_left is None) is (left is None), (step, key)
+            assert own_left is None or left is None or abs(own_left - left) < SLACK, (step, key, own_left, left)
+            if kind_there == "zset":
+                for member, score in values.items():
+                    assert abs(float(own_values[member]) - float(score)) < SLACK, (step, key, member)
+
+
+def _without_times(keys: dict[str, tuple[str, dict[str, str], float | None]]) -> dict[str, object]:
+    return {key: (kind, sorted(values) if kind == "zset" else values) for key, (kind, values, _) in keys.items()}

@@ -1,0 +1,72 @@
+"""Older versions of Redisson: the table in docs/stores/redisson.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lab.redisson import NEWEST, PATIENCE, VERSIONS, Redisson
+from lab.servers import ports, programs, shared_redis
+from lab.servers.shared import unique
+from store.redis.redisson.peers import KINDS, Kind, Raw
+from store.sides import APIS, Python
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("redisson")]
+
+
+@pytest.fixture(scope="session")
+def prefix() -> str:
+    """None: before 3.52 the queue of a fair lock had none."""
+    return ""
+
+
+@pytest.fixture
+def url() -> str:
+    return f"{shared_redis.redis().url()}?layout=redisson"
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    return f"{unique()}-{request.node.name}"
+
+
+OLDER = [version for version in VERSIONS if version != NEWEST]
+
+
+@pytest.fixture(scope="module", params=OLDER)
+def older(request: pytest.FixtureRequest) -> Iterator[Redisson]:
+    programs.require("redis", "redisson")
+    where = f"{ports.HOST}:{shared_redis.redis().port}"
+    with Redisson(where, version=request.param, watchdog=6.0) as java:
+        yield java
+
+
+@pytest.mark.parametrize(("side", "kind"), [(APIS[n % 2], kind) for n, kind in enumerate(KINDS)], indirect=["side"])
+def test_each_waits_for_the_other(older: Redisson, side: Python, raw: Raw, name: str, kind: Kind) -> None:
+    theirs, client = kind.java(older, name), side.client()
+    hold = side.take(kind.ours(client, name))
+    assert theirs.take(0) is None
+    waits = theirs.begin()
+    raw.wait_for(kind, name, 1)
+    side.do(hold.release)
+    assert theirs.held(waits)
+    ours = side.takes(kind.ours(client, name))
+    raw.wait_for(kind, name, 1)
+    theirs.give()
+    side.do(ours.result(PATIENCE).release)
+
+
+@pytest.mark.parametrize("side", ["blocking"], indirect=True)
+def test_readers_and_a_latch(older: Redisson, side: Python, raw: Raw, name: str) -> None:
+    theirs, rw, latch = older.read(name), side.client().rwlock(name), side.client().latch(f"{name}-latch")
+    assert theirs.take() is not None
+    hold = side.take(rw.read)
+    theirs.give()
+    assert older.write(name).take(0) is None, "a reader of Python outlives the one of Java"
+    hold.check()
+    side.do(hold.release)
+    side.do(lambda: latch.arm(1))
+    waits = older.latch(f"{name}-latch").begin_wait(PATIENCE)
+    side.do(latch.count_down)
+    assert waits.result(PATIENCE)
