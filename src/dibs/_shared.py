@@ -165,7 +165,7 @@ def make_client(
         note=" (this machine only)" if given is None else "",
         make_grantor=_make_grantor(store),
         observer=None if observer is None else _checked_observer(observer),
-        show_step=partial(show_step, given, dict(store_options), space),
+        show_step=partial(show_step, given, dict(store_options), NAMESPACE if namespace is NAMESPACE else space),
     )
     process.track(client)
     return client
@@ -219,16 +219,16 @@ def _make_grantor(store: Store) -> MakeGrantor:
 def show_step(given: object, options: Mapping[str, Any], namespace: str, name: str) -> str | None:
     """The command that shows a lock from outside this process, if there is one, without a password.
 
-    >>> show_step("redis://cache", {}, "dibs", "invoice:42")
+    >>> show_step("redis://cache", {}, NAMESPACE, "invoice:42")
     'dibs show invoice:42 --url redis://cache'
     >>> show_step("postgresql://db/app", {"mode": "session"}, "shop", "invoice:42")
     "dibs show invoice:42 --url 'postgresql://db/app?mode=session' --namespace shop"
-    >>> show_step("redis://:sesame@cache", {}, "dibs", "invoice:42")
+    >>> show_step("redis://:sesame@cache", {}, NAMESPACE, "invoice:42")
     'dibs show invoice:42 --url-file FILE (put the URL with its password into FILE)'
-    >>> show_step("memory://", {}, "dibs", "invoice:42") is None
+    >>> show_step("memory://", {}, NAMESPACE, "invoice:42") is None
     True
     """
-    more = () if namespace == NAMESPACE else ("--namespace", namespace)
+    more = () if namespace is NAMESPACE else ("--namespace", namespace)
     if given is None:
         return command_to_show(name, *more)
     url = _with_options(given, options) if isinstance(given, str) else None
@@ -325,6 +325,11 @@ def not_shown(client: Any) -> list[str]:
     ['the lease left of a hold']
     """
     capabilities = client._core.store.capabilities
+    if FOREIGN in capabilities:
+        return [
+            "hosts and processes", "the age of a hold", "the waiters of a lock that is not fair",
+            "the holders of a semaphore whose permits have no lease",
+        ]  # fmt: skip
     limits = {
         "waiters": FAIR not in capabilities,
         "the lease left of a hold": LEASES not in capabilities,
@@ -345,6 +350,11 @@ def show_command(client: Any, name: str) -> str | None:
     """The command that shows a lock of this client in a shell; None: there is none."""
     step: str | None = client._core.show_step(name)
     return step
+
+
+def break_option(client: Any) -> str:
+    """The option of `dibs break` that names a holder of this store: `--token` or `--holder`."""
+    return "--holder" if FOREIGN in client._core.store.capabilities else "--token"
 
 
 def statements(client: Any) -> str:

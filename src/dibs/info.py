@@ -78,9 +78,9 @@ class Participant(Seen):
         host: The name of its machine.
         pid: The number of its process.
         thread: The name of its thread or task.
-        since: When it was granted the lock; of a waiter, when it asked for it. In UTC.
+        since: When it was granted the lock; of a waiter, when it asked for it. In UTC; 1970-01-01: not known.
         remaining: Seconds until it ends without renewal.
-        token: Its fencing token.
+        token: Its fencing token; 0: it has none.
         weight: How many permits of a semaphore; of a write lock, all of them.
         info: The option `info` of its lock, merged with its client's.
 
@@ -98,6 +98,11 @@ class Participant(Seen):
     token: int = 0
     weight: int = 1
     info: Mapping[str, Any] = MappingProxyType({})
+
+    @property
+    def key(self) -> int | str:
+        """Its token, or its owner if it has no token. It tells the holders of one lock apart."""
+        return self.token or self.owner
 
     @property
     def label(self) -> str:
@@ -175,6 +180,16 @@ def seconds_since(then: datetime, now: datetime) -> float:
     return max((now - then).total_seconds(), 0.0)
 
 
+def elapsed(one: Participant, now: datetime) -> float | None:
+    """Seconds since it was granted the lock, or asked for it. None: not known."""
+    return None if one.since == _LONG_AGO else seconds_since(one.since, now)
+
+
+def begun(one: Participant) -> str | None:
+    """Its `since` as JSON has it. None: not known."""
+    return None if one.since == _LONG_AGO else instant(one.since)
+
+
 def bounded(seconds: float) -> float:
     """The time left of a lease, whatever a damaged row says.
 
@@ -199,7 +214,7 @@ class Break(NamedTuple):
     host: str
     pid: int
     token: int
-    """The token of the hold that was broken."""
+    """The token of the hold that was broken; 0: it had none."""
     holder: str
     reason: str
 
@@ -214,7 +229,8 @@ class Break(NamedTuple):
 
     @property
     def what(self) -> str:
-        return f"token {self.token} of {clip(self.holder, _LONGEST_HOLDER)}"
+        token = f"token {self.token} of " if self.token else ""
+        return f"{token}{clip(self.holder, _LONGEST_HOLDER)}"
 
     def told(self, now: datetime) -> str:
         """One sentence, safe on a terminal."""
@@ -229,8 +245,7 @@ class Break(NamedTuple):
         )
 
     def to_json(self) -> dict[str, Any]:
-        at = instant(self.at)
-        return {**self._asdict(), "at": at}
+        return {**self._asdict(), "at": instant(self.at), "token": self.token or None}
 
 
 def break_cell(name: str) -> str:
@@ -325,8 +340,9 @@ def busy_text(info: LockInfo, own_token: int | None, now: datetime, is_me: Calla
     first = ahead[0]
     you = " (this process)" if is_me(first.host, first.pid) else ""
     text = f"held by {first.label}{you}"
-    if first.since != _LONG_AGO:
-        text += f" for {duration((now - first.since).total_seconds())}"
+    age = elapsed(first, now)
+    if age is not None:
+        text += f" for {duration(age)}"
     if first.token:
         text += f" (token {first.token})"
     if len(info.holders) > 1:

@@ -372,5 +372,5 @@ def test_a_holder_that_tells_no_process_is_not_named_by_one(
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     assert not break_._agreed(dibs.LockInfo(name="a", holders=(java,)), java, "zookeeper://h1")
     said = capsys.readouterr().err
-    assert "held by 127.0.0.1 for " in said
+    assert "held by 127.0.0.1\n" in said
     assert "It is safer to end its process: then no two holders overlap." in said

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import dibs
 from dibs import backends, errors
-from dibs._shared import show_step
+from dibs._shared import NAMESPACE, show_step
 from dibs.core import names
 from dibs.core.kinds.options import Options
 from dibs.info import LockInfo, Participant, busy_text, duration, printable, read_description, write_description
@@ -141,16 +141,17 @@ def test_every_text_is_plain_and_ends_once() -> None:
 
 SECRETLY = "dibs show a --url-file FILE (put the URL with its password into FILE)"
 STEPS = [
-    ("redis://cache:6379", {}, "dibs", "dibs show a --url redis://cache:6379"),
+    ("redis://cache:6379", {}, NAMESPACE, "dibs show a --url redis://cache:6379"),
+    ("redis://cache", {}, "dibs", "dibs show a --url redis://cache --namespace dibs"),
     ("redis://ana@cache", {}, "shop", "dibs show a --url redis://ana@cache --namespace shop"),
-    ("redis://:sesame@cache", {}, "dibs", SECRETLY),
-    ("redis://cache", {"password": "sesame"}, "dibs", SECRETLY),
-    ("postgresql://db/app", {"mode": "session"}, "dibs", "dibs show a --url 'postgresql://db/app?mode=session'"),
-    ("redis://cache?layout=x", {"replicas": 1}, "dibs", "dibs show a --url 'redis://cache?layout=x&replicas=1'"),
-    ("zookeepers://h", {"ssl_context": object()}, "dibs", "look at client.inspect('a')"),
-    (["redis://h1", "redis://h2"], {}, "dibs", "look at client.inspect('a')"),
-    (None, {}, "dibs", "dibs show a"),
-    ("memory://x", {}, "dibs", None),
+    ("redis://:sesame@cache", {}, NAMESPACE, SECRETLY),
+    ("redis://cache", {"password": "sesame"}, NAMESPACE, SECRETLY),
+    ("postgresql://db/app", {"mode": "session"}, NAMESPACE, "dibs show a --url 'postgresql://db/app?mode=session'"),
+    ("redis://cache?layout=x", {"replicas": 1}, NAMESPACE, "dibs show a --url 'redis://cache?layout=x&replicas=1'"),
+    ("zookeepers://h", {"ssl_context": object()}, NAMESPACE, "look at client.inspect('a')"),
+    (["redis://h1", "redis://h2"], {}, NAMESPACE, "look at client.inspect('a')"),
+    (None, {}, NAMESPACE, "dibs show a"),
+    ("memory://x", {}, NAMESPACE, None),
 ]
 
 
@@ -165,9 +166,9 @@ def test_the_next_step_of_a_busy_lock_is_for_its_own_store(
 def test_the_next_step_uses_the_url_of_the_environment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIBS_URL", url)
     assert show_step(url, {}, "shop", "a") == "dibs show a --namespace shop"
-    assert "--url" in (show_step(url, {"replicas": 1}, "dibs", "a") or "")
+    assert "--url" in (show_step(url, {"replicas": 1}, NAMESPACE, "a") or "")
     monkeypatch.setenv("DIBS_URL", "memory://x")
-    assert show_step("memory://x", {}, "dibs", "a") is None
+    assert show_step("memory://x", {}, NAMESPACE, "a") is None
 
 
 def test_a_busy_semaphore_says_how_many_permits_are_free() -> None:

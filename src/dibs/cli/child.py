@@ -66,8 +66,8 @@ class Child:
         self.stopped = 0
         """The signal that stopped it; 0: it is not stopped."""
 
-    def execute(self, environment: Mapping[str, str]) -> None:
-        """Start the command; raises CannotRun."""
+    def execute(self, environment: Mapping[str, str | None]) -> None:
+        """Start the command with these variables, and without those that are None; raises CannotRun."""
         with suppress(BrokenPipeError):  # it was killed: its status says so
             os.write(self._order, json.dumps(environment).encode())
         os.close(self._order)
@@ -141,8 +141,10 @@ def _execute(argv: Sequence[str], parent: int, order: int, answer: int) -> NoRet
         os._exit(0)
     try:
         words = [os.fsencode(word) for word in argv]
-        added = {os.fsencode(key): os.fsencode(value) for key, value in json.loads(said).items()}
-        environment = {**given_environment(), **added}
+        given: dict[str, str | None] = json.loads(said)
+        added = {os.fsencode(key): os.fsencode(value) for key, value in given.items() if value is not None}
+        removed = {os.fsencode(key) for key in given} - added.keys()
+        environment = {key: value for key, value in {**given_environment(), **added}.items() if key not in removed}
         if not words[0]:  # execvpe would find the first directory of PATH
             raise FileNotFoundError(errno.ENOENT, "")
         os.execvpe(words[0], words, environment)  # noqa: S606  (without a shell: that is the point)

@@ -31,10 +31,11 @@ from typing import Any
 from urllib.parse import quote
 
 import dibs
+from dibs._shared import break_option
 from dibs.cli.demo_screen import Screen
 from dibs.cli.demo_show import Event, Lines, Objects, Outcome
 from dibs.cli.demo_worker import NAME, NAMESPACE, Resource
-from dibs.cli.options import Parser, add_seconds, connect
+from dibs.cli.options import Parser, UsageError, add_seconds, connect
 from dibs.cli.output import BY_SIGNAL, NO, OK, has_colour, is_terminal
 from dibs.cli.system import now
 
@@ -277,6 +278,8 @@ def _play(options: argparse.Namespace, directory: Path, signals: list[int]) -> i
     options.url = options.url or f"sqlite:///{quote(str(directory / 'demo.db'))}"
     with connect(options, "demo", lease=options.lease, owner="demo") as client, ExitStack() as stack:
         client.inspect(NAME)  # fails here if the store cannot be used, before another process does
+        if break_option(client) == "--holder":
+            raise UsageError("the demo needs locks with tokens, which this layout does not have by default")
         if options.dashboard:
             from dibs.cli.demo_dashboard import dashboard_beside  # noqa: PLC0415  (imports the server)
 

@@ -109,15 +109,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def row(info: LockInfo, now: datetime) -> Row:
-    waits = [one.since for one in info.waiters]
-    cells = [clip(info.name, _LONGEST_NAME), kind(info), "nobody", "", str(len(waits)), "", "", ""]
-    if waits:
-        cells[5] = age(min(waits), now)
+    cells = [clip(info.name, _LONGEST_NAME), kind(info), "nobody", "", str(len(info.waiters)), "", "", ""]
+    if info.waiters:
+        cells[5] = age(min(info.waiters, key=lambda one: one.since), now)
     if info.holders:
         first, more = info.holders[0], len(info.holders) - 1
         cells[2] = clip(who(first), _LONGEST_HOLDER) + same(info.name, first) + (f" +{more}" if more else "")
-        cells[3], cells[6], cells[7] = age(first.since, now), duration(first.remaining), str(first.token)
-    return Row(cells, notable=bool(waits))
+        cells[3], cells[6], cells[7] = age(first, now), duration(first.remaining), str(first.token or "")
+    return Row(cells, notable=bool(info.waiters))
 
 
 def kind(info: LockInfo) -> str:

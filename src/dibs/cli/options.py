@@ -102,9 +102,13 @@ def _add_namespace(group: argparse._ActionsContainer) -> None:
         "--namespace",
         metavar="TEXT",
         default=NAMESPACE,
-        type=lock_name,
-        help=f"prefix of all names (default: {NAMESPACE})",
+        type=_namespace,
+        help=f"prefix of all names (default: {NAMESPACE}; none with layout=redisson)",
     )
+
+
+def _namespace(text: str) -> str:
+    return text if text is NAMESPACE else lock_name(text)  # argparse passes the default, too
 
 
 def lock_name(text: str) -> str:
@@ -167,7 +171,7 @@ def here_only(options: argparse.Namespace) -> str:
 def next_command(options: argparse.Namespace, command: str, name: str, *more: str) -> str:
     """A command line for the same store, to paste into a shell. A password is left out.
 
-    >>> next_command(argparse.Namespace(url="redis://cache", url_file=None, namespace="dibs"), "show", "a b")
+    >>> next_command(argparse.Namespace(url="redis://cache", url_file=None, namespace=NAMESPACE), "show", "a b")
     "dibs show 'a b' --url redis://cache"
     """
     words, note = list(more), ""
@@ -178,7 +182,7 @@ def next_command(options: argparse.Namespace, command: str, name: str, *more: st
         note = " (put the URL with its password into FILE)"
     elif options.url is not None:
         words += ["--url", options.url]
-    if options.namespace != NAMESPACE:
+    if options.namespace is not NAMESPACE:
         words += ["--namespace", options.namespace]
     return command_line(command, name, *words) + note
 

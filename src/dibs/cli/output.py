@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from dibs.info import LockInfo, Participant, duration, instant, printable, seconds_since, who
+from dibs.info import LockInfo, Participant, begun, duration, elapsed, printable, who
 
 OK, NO, USAGE, UNREACHABLE, NOT_BY_SYSTEM, BUSY, LOST, CANNOT_RUN, NOT_FOUND = 0, 1, 64, 69, 71, 75, 76, 126, 127
 _PATIENCE = 1.0
@@ -93,21 +93,24 @@ def participant_object(one: Participant) -> dict[str, Any]:
         "host": one.host,
         "pid": one.pid,
         "thread": one.thread,
-        "since": instant(one.since),
+        "since": begun(one),
         "remaining": round(one.remaining, 3),
-        "token": one.token,
+        "token": one.token or None,
         "weight": one.weight,
         "info": dict(one.info),
     }
 
 
-def age(since: datetime, now: datetime) -> str:
-    return duration(seconds_since(since, now))
+def age(one: Participant, now: datetime) -> str:
+    """Empty: not known."""
+    seconds = elapsed(one, now)
+    return "" if seconds is None else duration(seconds)
 
 
 def describe(one: Participant, now: datetime) -> str:
     """The participant and since when, for example: ana@web-3 pid 4121 (deploy.sh) for 3m12s."""
-    return f"{who(one)} for {age(one.since, now)}"
+    held = age(one, now)
+    return f"{who(one)} for {held}" if held else who(one)
 
 
 def ordinal(number: int) -> str:
@@ -144,6 +147,16 @@ def held_by(name: str, holders: Sequence[Participant], now: datetime) -> str:
     first, more = holders[0], len(holders) - 1
     others = f" and {more} more" if more else ""
     return f"held by {describe(first, now)}{same(name, first)}{others}"
+
+
+def unheld(info: LockInfo) -> str:
+    """The state of a lock without holders."""
+    return "no holder is recorded" if hides_holders(info) else "free"
+
+
+def hides_holders(info: LockInfo) -> bool:
+    """Whether it may be in use though it has no holders: a store that records them shows a free name as a mutex."""
+    return info.kind == "semaphore" and not (info.holders or info.waiters)
 
 
 def is_terminal() -> bool:

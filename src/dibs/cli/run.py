@@ -121,11 +121,13 @@ def _execute(options: argparse.Namespace, hold: dibs.Hold, supervision: Supervis
     return supervision.child.status
 
 
-def _environment(options: argparse.Namespace, hold: dibs.Hold) -> dict[str, str]:
-    """Variables that are added to the command's environment; a password in DIBS_URL is removed, unless asked for."""
+def _environment(options: argparse.Namespace, hold: dibs.Hold) -> dict[str, str | None]:
+    """Variables that are added to the command's environment, or removed from it (None). A password in DIBS_URL is
+    removed, unless asked for."""
+    token = _token(hold)
     said = {
         "DIBS_NAME": os.fsdecode(hold.name.encode()),  # the same bytes in every locale
-        "DIBS_TOKEN": str(hold.token),
+        "DIBS_TOKEN": None if token is None else str(token),
         "DIBS_OWNER": hold.owner,
         "DIBS_LEASE": f"{options.lease:.15g}",
     }
@@ -136,6 +138,14 @@ def _environment(options: argparse.Namespace, hold: dibs.Hold) -> dict[str, str]
         except ValueError:  # we used --url. The command must fail with a bad DIBS_URL, not use another store
             said["DIBS_URL"] = "***"
     return said
+
+
+def _token(hold: dibs.Hold) -> int | None:
+    """None: this kind of lock has no token on this store."""
+    try:
+        return hold.token
+    except dibs.Unsupported:
+        return None
 
 
 def _give_back(
@@ -152,9 +162,11 @@ def _give_back(
         )
     if not lost:
         return status
-    text = f'"{printable(options.name)}": {_why(options, client, hold, supervision)} (token {hold.token})'
+    token = _token(hold)
+    text = f'"{printable(options.name)}": {_why(options, client, hold, supervision)}'
+    text += "" if token is None else f" (token {token})"
     reason = supervision.cause or hold.lost_reason
-    _tell(options, "lost", text, reason=reason, token=hold.token, status=supervision.child.status)
+    _tell(options, "lost", text, reason=reason, token=token, status=supervision.child.status)
     return LOST
 
 
@@ -179,7 +191,7 @@ def _by_whom(client: dibs.Client, hold: dibs.Hold) -> str:
     from dibs.monitor import break_log  # noqa: PLC0415  (not needed to start)
 
     last = break_log.last(client, hold.name)
-    return f" by {last.breaker} ({last.why})" if last is not None and last.token == hold.token else ""
+    return f" by {last.breaker} ({last.why})" if last is not None and last.token == _token(hold) else ""
 
 
 def _busy(options: argparse.Namespace, client: dibs.Client) -> int:
@@ -254,8 +266,8 @@ def parser() -> Parser:
         usage="dibs run NAME [options] -- COMMAND ...",
         description="Run a command while holding a lock. The exit status is the command's, or 64 usage, 69 store\n"
         "unreachable, 75 busy, 76 lock lost, 126 command not executable, 127 command not found.",
-        epilog="The command's environment has DIBS_NAME, DIBS_TOKEN (the fencing token), DIBS_OWNER and\n"
-        "DIBS_LEASE. S is a number of seconds, or 500ms, 30s, 5m, 2h, 1d.\n\n"
+        epilog="The command's environment has DIBS_NAME, DIBS_TOKEN (the fencing token, if it\n"
+        "has one), DIBS_OWNER and DIBS_LEASE. S is a number of seconds, or 500ms, 30s, 5m, 2h, 1d.\n\n"
         "examples:\n  dibs run deploy --timeout 5m -- ./deploy.sh v8\n  dibs run report:nightly --skip -- ./report",
     )
     add_name(made, nargs="?")

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from dibs._shared import place
 from dibs.cli.ls import kind, share
 from dibs.cli.options import Parser, add_name, add_store, connect
-from dibs.cli.output import OK, age, lock_object, ordinal, put, put_json, same
+from dibs.cli.output import OK, age, lock_object, ordinal, put, put_json, same, unheld
 from dibs.info import Break, LockInfo, Participant, clip, duration
 from dibs.monitor import break_log
 
@@ -42,7 +42,7 @@ def _lines(info: LockInfo, store: str, broken: Break | None, now: datetime) -> I
     if info.holders or info.waiters:
         yield f'"{info.name}" on {store}: {kind(info)}, {len(info.holders)} holding, {len(info.waiters)} waiting'
     else:
-        yield f'"{info.name}" on {store}: free'
+        yield f'"{info.name}" on {store}: {unheld(info)}'
     for one in info.holders:
         yield from _participant("holds", info, one, now, _hold(info, one))
     for at, one in enumerate(info.waiters, 1):
@@ -56,7 +56,8 @@ def _participant(at: str, info: LockInfo, one: Participant, now: datetime, hold:
     yield f"{at:<6} {clip(one.label, 120)}{thread}{same(info.name, one)}"
     if command := one.info.get("command"):
         yield f"       command  {clip(command, _LONGEST_VALUE)}"
-    yield f"       since    {age(one.since, now)} ago ({one.since.astimezone():%Y-%m-%d %H:%M:%S %Z})"
+    if ago := age(one, now):
+        yield f"       since    {ago} ago ({one.since.astimezone():%Y-%m-%d %H:%M:%S %Z})"
     yield from hold
     if info.kind == "semaphore":
         yield f"       permits  {one.weight} of {info.capacity}"
@@ -68,7 +69,10 @@ def _hold(info: LockInfo, one: Participant) -> Iterator[str]:
     """Lines that a waiter does not have."""
     side = f" ({share(info, one)})" if info.kind == "rw" else ""
     yield f"       lease    {duration(one.remaining)} left"
-    yield f"       token    {one.token}{side}"
+    if one.token:
+        yield f"       token    {one.token}{side}"
+    elif side:
+        yield f"       side     {share(info, one)}"
 
 
 def _info(one: Participant) -> str:

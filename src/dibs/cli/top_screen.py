@@ -28,7 +28,7 @@ from rich.text import Text
 
 import dibs
 from dibs.cli.ls import kind, share
-from dibs.cli.output import BY_SIGNAL, OK, age, ordinal
+from dibs.cli.output import BY_SIGNAL, OK, age, describe, ordinal
 from dibs.cli.terminal import suspend
 from dibs.cli.top_view import Sample, View
 from dibs.info import LockInfo, Participant, clip, duration, printable, who
@@ -295,8 +295,8 @@ class Screen:
         if info.holders:
             first, more = info.holders[0], len(info.holders) - 1
             cells["HOLDER"] = (f"+{more} " if more else "") + who(first)
-            cells["HELD"], cells["LEASE"] = age(first.since, now), self._lease(info, first)
-            cells["TOKEN"] = str(first.token)
+            cells["HELD"], cells["LEASE"] = age(first, now), self._lease(info, first)
+            cells["TOKEN"] = str(first.token or "")
         if info.waiters:
             cells["WAITING"], cells["LONGEST"] = str(len(info.waiters)), duration(oldest_wait([info], now))
         return {"TOKEN": "", "WAITING": "", "LONGEST": "", **cells}
@@ -318,7 +318,7 @@ class Screen:
         for place, one in everyone[first : first + self._page]:
             lease = f"  lease {self._lease(info, one)}" if place == "holds" else ""
             thread = f"  thread {clip(one.thread, 60)}" if one.thread not in ("", "MainThread") else ""
-            said = f"{place:<6} token {one.token or '-'}  {who(one)}  for {age(one.since, now)}  {share(info, one)}"
+            said = f"{place:<6} token {one.token or '-'}  {describe(one, now)}  {share(info, one)}"
             more = " ".join(f"{clip(key, 60)}={clip(value, 60)}" for key, value in one.info.items() if key != "command")
             yield Text(
                 self._shown(f"{said.rstrip()}{lease}{thread}  {more}".rstrip()),

@@ -21,8 +21,8 @@ class Sample(NamedTuple):
     scan: Scan
     handovers: float = 0.0
     """Hand-overs a second that were seen."""
-    longest: Mapping[tuple[str, int], float] = {}
-    """The longest time left that was seen of each hold, by name and token."""
+    longest: Mapping[tuple[str, int | str], float] = {}
+    """The longest time left that was seen of each hold, by name and key."""
 
     @property
     def held(self) -> int:
@@ -90,7 +90,7 @@ class View:
 
     def lease(self, info: LockInfo, one: Participant) -> float:
         """How much of the lease is left, from 0 to 1: of the most that was seen of this hold."""
-        longest = self.sample.longest.get((info.name, one.token), 0.0) if self.sample else 0.0
+        longest = self.sample.longest.get((info.name, one.key), 0.0) if self.sample else 0.0
         return min(one.remaining / longest, 1.0) if longest > 0 else 0.0
 
     def info(self) -> LockInfo:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from dibs._shared import place
-from dibs.cli.options import Parser, add_name, add_seconds, add_store, connect, next_command
-from dibs.cli.output import BUSY, OK, held_by, lock_object, put_json, say
+from dibs.cli.options import Parser, UsageError, add_name, add_seconds, add_store, connect, next_command
+from dibs.cli.output import BUSY, OK, held_by, hides_holders, lock_object, put_json, say
 from dibs.cli.polling import POLL_TIMEOUT, poll
 from dibs.info import duration
 
@@ -28,8 +28,12 @@ def parser() -> Parser:
 def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     until = float("inf") if options.timeout is None else time.monotonic() + options.timeout
+    was_held = False
     with connect(options, "wait", retry=POLL_TIMEOUT) as client:
         for info in poll(lambda: client.inspect(options.name), "wait", until):
+            if hides_holders(info) and not was_held:
+                raise UsageError(f'{place(client)} does not record who holds "{info.name}": it cannot be waited for')
+            was_held = bool(info.holders)
             over = time.monotonic() >= until
             if options.json and (over or not info.holders):
                 put_json(lock_object(info))

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Self
 
 import dibs
-from dibs.cli.output import held_by, host, ordinal, runs_under
+from dibs.cli.output import held_by, hides_holders, host, ordinal, runs_under, unheld
 from dibs.info import LockInfo, Participant, printable
 
 _FIRST, _AGAIN = 2.0, 1.0
@@ -67,7 +67,7 @@ class Narrator:
 
 def key(info: LockInfo) -> str:
     """A text that changes when another message should be printed: not with the elapsed time."""
-    return repr(([one.token for one in info.holders], place(info)))
+    return repr(([one.key for one in info.holders], place(info)))
 
 
 def describe_queue(info: LockInfo) -> str:
@@ -77,7 +77,7 @@ def describe_queue(info: LockInfo) -> str:
     """
     others = [one for one in info.holders if not _is_own(one)]
     if not others:
-        return "no other process holds it now"
+        return unheld(info) if hides_holders(info) else "no other process holds it now"
     text = held_by(info.name, others, datetime.now(UTC)) + place(info)
     if runs_under(info.name, others[0]) and _own_place(info):
         return f"{text}; this command waits for itself and will never get the lock"

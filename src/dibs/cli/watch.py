@@ -14,7 +14,7 @@ from typing import NamedTuple
 import dibs
 from dibs._shared import place
 from dibs.cli.options import Parser, UsageError, add_name, add_store, connect, lock_name
-from dibs.cli.output import OK, age, held_by, lock_object, participant_object, put, put_json, same, say
+from dibs.cli.output import OK, age, held_by, lock_object, participant_object, put, put_json, same, say, unheld
 from dibs.cli.polling import POLL_TIMEOUT, poll
 from dibs.info import LockInfo, Participant, clip, instant, who
 
@@ -79,19 +79,19 @@ def differences(before: dict[str, LockInfo] | None, after: dict[str, LockInfo]) 
 
 def changes(before: LockInfo, after: LockInfo) -> Iterator[Change]:
     """The changes of one lock; participants that went come first, as they made room for the others."""
-    there = _tokens(after.holders) | _tokens(after.waiters)
-    held, waited = _tokens(before.holders), _tokens(before.waiters)
-    found = [Change("ended", one) for one in before.holders if one.token not in there]
-    found += [Change("left", one) for one in before.waiters if one.token not in there]
-    found += [Change("took", one) for one in after.holders if one.token not in held]
-    found += [Change("joined", one) for one in after.waiters if one.token not in held | waited]
+    there = _keys(after.holders) | _keys(after.waiters)
+    held, waited = _keys(before.holders), _keys(before.waiters)
+    found = [Change("ended", one) for one in before.holders if one.key not in there]
+    found += [Change("left", one) for one in before.waiters if one.key not in there]
+    found += [Change("took", one) for one in after.holders if one.key not in held]
+    found += [Change("joined", one) for one in after.waiters if one.key not in held | waited]
     yield from found
     if not found and _weights(before) != _weights(after):
         yield Change("state", None)
 
 
-def _tokens(some: Sequence[Participant]) -> set[int]:
-    return {one.token for one in some}
+def _keys(some: Sequence[Participant]) -> set[int | str]:
+    return {one.key for one in some}
 
 
 def _weights(info: LockInfo) -> list[int]:
@@ -103,18 +103,20 @@ def _said(change: Change, info: LockInfo, now: datetime) -> str:
     event, one = change
     if one is None:
         return _state(info, now)
+    after = f", after {ago}" if (ago := age(one, now)) else ""
+    token = f", token {one.token}" if one.token else ""
     said = {
-        "took": f"took it, token {one.token}",
-        "ended": f"no longer holds it, after {age(one.since, now)}, token {one.token}",
+        "took": f"took it{token}",
+        "ended": f"no longer holds it{after}{token}",
         "joined": "joined the queue",
-        "left": f"left the queue, after {age(one.since, now)}",
+        "left": f"left the queue{after}",
     }
     state = f"{len(info.waiters)} waiting" if event == "took" and len(info.holders) == 1 else _state(info, now)
     return f"{who(one)}{same(info.name, one)} {said[event]}; {state}"
 
 
 def _state(info: LockInfo, now: datetime) -> str:
-    held = held_by(info.name, info.holders, now) if info.holders else "free"
+    held = held_by(info.name, info.holders, now) if info.holders else unheld(info)
     return f"{held}; {len(info.waiters)} waiting"
 
 

@@ -304,21 +304,21 @@ class Client:
     async def break_(self, name: str, token: int | None, holder: str | None) -> None:
         """Remove the holder with this token; in a FOREIGN store, the holder with this id."""
         names.check(name)
-        if isinstance(token, bool) or not isinstance(token, int | None):
-            raise TypeError(f"token must be an int, not {token!r}")
-        if not isinstance(holder, str | None):
-            raise TypeError(f"holder must be a str, not {holder!r}")
         by_id = FOREIGN in self.store.capabilities
-        if (token is None) is not by_id or (holder is None) is by_id:
+        if (token if by_id else holder) is not None:
             named = "holder=, the owner that inspect shows" if by_id else "token="
             raise self.error(Unsupported, name, f"a holder is named by {named}", step=self.show_step(name))
+        if by_id and not isinstance(holder, str):
+            raise TypeError(f"holder must be a str, not {holder!r}")
+        if not by_id and (isinstance(token, bool) or not isinstance(token, int)):
+            raise TypeError(f"token must be an int, not {token!r}")
         await self.ready()
         encoded, until = self.prefix + name, self.now() + self.retry
         try:
-            if token is not None:
-                found = await self.opened.evict(encoded, token, until)
+            if holder is not None:
+                found = await cast("NamesHolders", self.opened).evict_holder(encoded, holder, until)
             else:
-                found = await cast("NamesHolders", self.opened).evict_holder(encoded, cast("str", holder), until)
+                found = await self.opened.evict(encoded, cast("int", token), until)
         except DibsError as error:
             raise self.completed(error, name) from None
         self.reporter.answered()

@@ -344,9 +344,10 @@ class Hold:
 
     def lost_error(self) -> LockLost:
         reason, text = self.loss or GIVEN_BACK
+        refuse = "; let the resource refuse tokens below the highest it has seen" if self.token else ""
         return LockLost(
-            f"lost (token {self.token}): {text}", name=self.name, store=self.context.shown, reason=reason,
-            step="stop the work that it protected; let the resource refuse tokens below the highest it has seen",
+            f"lost{self.token_note}: {text}", name=self.name, store=self.context.shown, reason=reason,
+            step=f"stop the work that it protected{refuse}",
         )  # fmt: skip
 
     def check(self) -> None:
@@ -357,11 +358,17 @@ class Hold:
 
     def describe(self) -> str:
         state = "lost" if self.is_lost() else "over" if self.over else f"{self.remaining():.1f} s left"
-        return f'"{self.name}" on {self.context.shown}: {self.mode}, token {self.token}, {state}'
+        token = f", token {self.token}" if self.token else ""
+        return f'"{self.name}" on {self.context.shown}: {self.mode}{token}, {state}'
 
     @property
     def token(self) -> int:
         return 0 if self.grant is None else self.grant.token
+
+    @property
+    def token_note(self) -> str:
+        """The token for texts, in brackets; empty if there is none."""
+        return f" (token {self.token})" if self.token else ""
 
     def no_token(self) -> Unsupported:
         """The error of a caller that asks for the token of a lock without one."""

@@ -92,8 +92,8 @@ class Reporter:
             what = "leads" if request.kind == ELECTION else "acquired"
             extra = fields(what, lock=hold.name, store=self._store, token=hold.token, owner=hold.label, waited=waited)
             log("lock").info(
-                '"%s" on %s: %s after %s (token %d)',
-                hold.name, self._store, what, duration(waited), hold.token, extra=extra,
+                '"%s" on %s: %s after %s%s',
+                hold.name, self._store, what, duration(waited), hold.token_note, extra=extra,
             )  # fmt: skip
         self.answered()
         if self.observers:
@@ -148,12 +148,10 @@ class Reporter:
             return
         extra = {**lock_fields(event), "reason": loss.reason, "held": event.held}
         if ended_as_planned(event):
-            log("lock").debug(
-                '"%s" on %s: ended by its lease (token %d)', hold.name, self._store, hold.token, extra=extra
-            )
+            log("lock").debug('"%s" on %s: ended by its lease%s', hold.name, self._store, hold.token_note, extra=extra)
         elif loss.reason != "closed" and (more := self._losses.more()) is not None:
             log("lock").error(
-                '"%s" on %s: lost (token %d): %s%s', hold.name, self._store, hold.token, loss.text, more, extra=extra
+                '"%s" on %s: lost%s: %s%s', hold.name, self._store, hold.token_note, loss.text, more, extra=extra
             )
         if hold.reported:
             self._tell_loss(hold)
@@ -205,7 +203,7 @@ class Reporter:
             return
         event = self._event("revoked", hold, request)
         log("lock").info(
-            '"%s" on %s: another client asks for its release (token %d)', hold.name, self._store, hold.token,
+            '"%s" on %s: another client asks for its release%s', hold.name, self._store, hold.token_note,
             extra=lock_fields(event),
         )  # fmt: skip
         if hold.reported:

@@ -15,6 +15,8 @@ MOST_BODY = 16_384
 
 def break_lock(store: StoreViews, name: str, token: object, reason: object, client: object) -> str:
     """The sentence for the audit. Runs in a thread. Raises Problem: nothing was broken, or that is not known."""
+    if store.break_option != "--token":
+        raise Problem(400, "holds of this store need not have a token; break this one with dibs break NAME --holder ID")
     if not isinstance(token, int) or isinstance(token, bool):
         raise Problem(400, "token must be a number")
     if not isinstance(reason, str) or not reason.strip():

@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from math import ceil
+from shlex import quote
 from typing import Any, NamedTuple, TypeVar
 
 import dibs
-from dibs._shared import backend, place, show_command
-from dibs.info import LockInfo, Participant, clip, instant, printable, who
+from dibs._shared import backend, break_option, place, show_command
+from dibs.info import LockInfo, Participant, begun, clip, instant, printable, who
 from dibs.monitor.graph import Graph, wait_for_graph
 from dibs.monitor.history import BUCKET, label, lanes
 from dibs.monitor.sampler import Entry, Sampler
@@ -75,6 +76,7 @@ class StoreViews:
         self.sampler = Sampler(client)
         self.name = printable(place(client))
         self.backend = backend(client)
+        self.break_option = break_option(client)
         self._cache: dict[object, Encoded] = {}
         self._orders: dict[tuple[str, str, str], tuple[int, list[str]]] = {}
         self._prefixes: dict[str, tuple[int, list[dict[str, Any]]]] = {}
@@ -206,10 +208,10 @@ class StoreViews:
             "used": used,
             "holder": "" if first is None else who(first),
             "holders": len(info.holders),
-            "since": None if first is None else instant(first.since),
+            "since": None if first is None else begun(first),
             "remaining": None if first is None else round(first.remaining, 1),
-            "lease": None if first is None else round(entry.leases[first.token], 1),
-            "token": None if first is None else first.token,
+            "lease": None if first is None else round(entry.leases[first.key], 1),
+            "token": None if first is None else first.token or None,
             "waiters": len(info.waiters),
             "pressure": round(pressure(info, now), 1),
             "oldest_wait": round(oldest_wait([info], now), 1),
@@ -234,7 +236,8 @@ class StoreViews:
             "holders": [_participant(one) for one in info.holders[:_MOST_PEOPLE]],
             "queue": [_participant(one) for one in info.waiters[:_MOST_PEOPLE]],
             "command": command,
-            "break_command": _break_command(command, info),
+            "break_command": _break_command(command, info, self.break_option),
+            "can_break": bool(info.holders) and self.break_option == "--token",
             "lanes": [
                 {
                     "owner": owner,
@@ -243,17 +246,17 @@ class StoreViews:
                             "kind": span.kind,
                             "from": instant(span.start),
                             "to": None if span.to is None else instant(span.to),
-                            "token": span.token,
+                            "token": span.token or None,
                             "end": span.end,
                         }
                         for span in spans
                     ],
                     "renewals": [instant(at) for at in renewals],
                 }
-                for owner, spans, renewals in lanes(record, info, _MOST_LANES)
+                for owner, spans, renewals in lanes(record, info, _MOST_LANES, {} if entry is None else entry.seen)
             ],
             "history": [
-                {"at": instant(one.at), "what": one.what, "who": one.who, "token": one.token,
+                {"at": instant(one.at), "what": one.what, "who": one.who, "token": one.token or None,
                  "seconds": round(one.seconds, 1)}
                 for one in sorted(record.changes, reverse=True)
             ],
@@ -262,11 +265,13 @@ class StoreViews:
         return made, [name]
 
 
-def _break_command(command: str | None, info: LockInfo) -> str | None:
+def _break_command(command: str | None, info: LockInfo, option: str) -> str | None:
     """The command that breaks the first hold, from the one that shows the lock."""
     if command is None or not info.holders or not command.startswith(_SHOW):
         return None
-    return f"dibs break --token {info.holders[0].token} {command.removeprefix(_SHOW)}"
+    first = info.holders[0]
+    named = quote(printable(first.owner)) if option == "--holder" else first.token
+    return f"dibs break {option} {named} {command.removeprefix(_SHOW)}"
 
 
 def _named(name: str) -> dict[str, str]:
@@ -280,9 +285,9 @@ def _participant(one: Participant) -> dict[str, Any]:
         "host": clip(one.host, _LONGEST_TEXT),
         "pid": one.pid,
         "thread": clip(one.thread, _LONGEST_TEXT),
-        "since": instant(one.since),
+        "since": begun(one),
         "remaining": round(one.remaining, 1),
-        "token": one.token,
+        "token": one.token or None,
         "weight": one.weight,
         "info": [
             [clip(key, _LONGEST_TEXT), clip(value if isinstance(value, str) else json.dumps(value), _LONGEST_INFO)]

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 import dibs
 from dibs.errors import BadName, Conflict, StoreError, Unsupported
-from dibs.info import BREAK_MARK, Break, Participant, break_cell, clip, duration, read_break, who
+from dibs.info import BREAK_MARK, Break, Participant, break_cell, clip, duration, elapsed, read_break, who
 
 _LONGEST_LOGGED = 2000
 
@@ -24,7 +24,7 @@ class Foreign(Exception):
 
 def record(client: dibs.Client, name: str, what: Break) -> None:
     """Replace the record of that name."""
-    text = json.dumps({"record": BREAK_MARK, **what.shortened().to_json()}).encode()
+    text = json.dumps({"record": BREAK_MARK, **what.shortened().to_json(), "token": what.token}).encode()
 
     def replace(value: bytes | None) -> bytes:
         if value is not None and read_break(value) is None:
@@ -45,7 +45,8 @@ def last(client: dibs.Client, name: str) -> Break | None:
 def describe(holder: Participant, reason: str, by: str) -> Break:
     """A break of that hold by this process, now."""
     now = datetime.now(UTC)
-    held = f"{who(holder)}, held for {duration((now - holder.since).total_seconds())}"
+    age = elapsed(holder, now)
+    held = who(holder) if age is None else f"{who(holder)}, held for {duration(age)}"
     host = os.uname().nodename if hasattr(os, "uname") else "?"
     return Break(now, by, host, os.getpid(), holder.token, held, reason)
 

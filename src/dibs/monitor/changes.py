@@ -8,6 +8,9 @@ A scan is a sample. A hold that begins and ends between two scans is never seen.
 - ended, if neither is certain: its lease is shorter than the time between the scans, and it may have been renewed in
   between; or the store keeps no lease, because a connection or a session holds the lock.
 
+A holder without a token is known by its owner: that one releases a lock and takes it again between two scans is not
+seen.
+
 So an expiry is recognised for certain if at least three scans are taken in a lease. The clock of this machine must not
 be set between two scans.
 """
@@ -21,7 +24,8 @@ from dibs.monitor.scan import Scan
 
 _OVERDUE = 0.5
 """The watchdog renews a hold when two thirds of its lease are left."""
-_Holders = dict[int, Participant]
+_Holders = dict[int | str, Participant]
+"""By key."""
 
 
 class Change(NamedTuple):
@@ -51,7 +55,7 @@ class Follower:
 
     def __init__(self) -> None:
         self._before: Scan | None = None
-        self.longest: dict[tuple[str, int], float] = {}
+        self.longest: dict[tuple[str, int | str], float] = {}
         """The longest `remaining` seen of each hold: its lease is at least that long."""
 
     def changes(self, scan: Scan) -> Changes:
@@ -72,22 +76,22 @@ class Follower:
     def _compare(
         self, name: str, earlier: _Holders, later: _Holders, before: Scan, after: Scan, found: Changes
     ) -> None:
-        found.taken.extend(Change(name, one) for token, one in later.items() if token not in earlier)
-        for token, one in earlier.items():
-            if token not in later:
+        found.taken.extend(Change(name, one) for key, one in later.items() if key not in earlier)
+        for key, one in earlier.items():
+            if key not in later:
                 passed = (after.as_of - before.as_of).total_seconds() + after.took
-                ended = getattr(found, end(one, passed, self.longest[name, token]))
+                ended = getattr(found, end(one, passed, self.longest[name, key]))
                 ended.append(Change(name, one))
 
     def _note(self, scan: Scan) -> None:
         longest = self.longest
         self.longest = {
-            (info.name, one.token): max(one.remaining, longest.get((info.name, one.token), 0.0))
+            (info.name, one.key): max(one.remaining, longest.get((info.name, one.key), 0.0))
             for info in scan.locks
             for one in info.holders
         }
 
 
 def _holders(scan: Scan) -> dict[str, _Holders]:
-    """By name and token. A name that is only waited for is there, too."""
-    return {info.name: {one.token: one for one in info.holders} for info in scan.locks}
+    """By name and key. A name that is only waited for is there, too."""
+    return {info.name: {one.key: one for one in info.holders} for info in scan.locks}

@@ -39,9 +39,9 @@ class Graph(NamedTuple):
 
 
 def identity(one: Participant) -> Identity:
-    """A participant that does not say what process it is, as one of Java, is like no other."""
+    """A participant that does not say what process it is, as one of Java, is known by its key."""
     unknown = one.pid == 0 or one.host == "?"
-    return (one.host, one.pid, f"token {one.token}" if unknown else one.thread, one.owner)
+    return (one.host, one.pid, str(one.key) if unknown else one.thread, one.owner)
 
 
 def wait_for_graph(locks: Mapping[str, LockInfo], contended: Iterable[str]) -> Graph | None:

@@ -7,11 +7,12 @@ between two samples are missed, and the end of a hold is known only to the secon
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from dibs.info import LockInfo, Participant, clip, seconds_since
+from dibs.info import LockInfo, Participant, clip, elapsed, seconds_since
 
 What = Literal["acquired", "released", "expired", "waiting", "left", "broken"]
 BUCKET = 10
@@ -27,7 +28,7 @@ _LONGEST_LABEL = 120
 _SLACK = timedelta(milliseconds=100)
 """By so much the time of a wait may differ between two samples: it is relative to the clock of the store."""
 Key = int | tuple[str, str, int, str, int]
-"""The token of a participant. Where waiters have none: who it is, and how many such waiters are before it."""
+"""The token of a participant. If it has none: who it is, and how many such participants are before it."""
 
 
 class Change(NamedTuple):
@@ -36,7 +37,7 @@ class Change(NamedTuple):
     who: str
     token: int
     seconds: float
-    """How long the hold or the wait lasted that ended."""
+    """How long the hold or the wait lasted that ended; 0.0: not known."""
 
 
 class Pair(NamedTuple):
@@ -84,8 +85,9 @@ class History:
             self._records.move_to_end(name)
         return found
 
-    def compare(self, before: LockInfo, after: LockInfo, ran_out: set[int], at: datetime) -> None:
-        """Note the changes of one name. `ran_out`: tokens of `before` whose lease ended without a renewal."""
+    def compare(self, before: LockInfo, after: LockInfo, ran_out: set[int | str], at: datetime) -> None:
+        """Note the changes of one name. `ran_out`: `Participant.key` of the holders of `before` whose lease ended
+        without a renewal."""
         held, waited = _by_token(before.holders), _by_token(before.waiters)
         holds, waits = _by_token(after.holders), _by_token(after.waiters)
         _rejoin(waited, held, holds, waits)
@@ -97,17 +99,18 @@ class History:
             if token not in held:
                 waiter = waited.get(token)
                 # ZooKeeper's holder writes down its time a moment after it holds: until then it is that of its wait
-                until = one.since if waiter is None or one.since > waiter.since + _SLACK else at
-                wait = 0.0 if waiter is None else seconds_since(waiter.since, until)
-                found.append(Change(until, "acquired", label(one), one.token, wait))
-                if waiter is not None:
+                is_told = waiter is None or one.since > waiter.since + _SLACK
+                until = one.since if is_told and elapsed(one, at) is not None else at
+                wait = None if waiter is None else elapsed(waiter, until)
+                found.append(Change(until, "acquired", label(one), one.token, wait or 0.0))
+                if wait is not None:
                     record.waits.append(wait)
                 if ended or waiter is not None:
                     self._handovers.append(at)
         if len(before.holders) == 1 and before.holders[0].weight >= before.capacity:
             found = _without_overlap(found, at)
         found += [
-            Change(one.since, "waiting", label(one), one.token, 0.0)
+            Change(at if elapsed(one, at) is None else one.since, "waiting", label(one), one.token, 0.0)
             for token, one in waits.items()
             if token not in waited and token not in held
         ]
@@ -121,8 +124,9 @@ class History:
             record.renewals.append((at, token))
 
     def broken(self, name: str, token: int) -> None:
-        """Correct the end of a hold: `dibs break` removed it, and its record says so."""
-        record = self._records.get(name)
+        """Correct the end of a hold: `dibs break` removed it, and its record says so. A record without a token could be
+        that of another hold."""
+        record = self._records.get(name) if token else None
         for at, one in enumerate(() if record is None else record.changes):
             if one.token == token and one.what in ("released", "expired"):
                 assert record is not None
@@ -211,16 +215,16 @@ def _ended(
     waited: dict[Key, Participant],
     holds: dict[Key, Participant],
     waits: dict[Key, Participant],
-    ran_out: set[int],
+    ran_out: set[int | str],
     at: datetime,
 ) -> Iterator[Change]:
     for token, one in held.items():
         if token not in holds:
-            what: What = "expired" if token in ran_out else "released"
-            yield Change(at, what, label(one), one.token, seconds_since(one.since, at))
+            what: What = "expired" if one.key in ran_out else "released"
+            yield Change(at, what, label(one), one.token, elapsed(one, at) or 0.0)
     for token, one in waited.items():
         if token not in waits and token not in holds:
-            yield Change(at, "left", label(one), one.token, seconds_since(one.since, at))
+            yield Change(at, "left", label(one), one.token, elapsed(one, at) or 0.0)
 
 
 def _without_overlap(found: list[Change], at: datetime) -> list[Change]:
@@ -234,30 +238,46 @@ def _without_overlap(found: list[Change], at: datetime) -> list[Change]:
     ]
 
 
+Kind = Literal["held", "waited"]
+KINDS: tuple[Kind, Kind] = ("held", "waited")
+"""Of the holders, and of the waiters."""
+
+
 class Span(NamedTuple):
-    kind: Literal["held", "waited"]
+    kind: Kind
     start: datetime
     to: datetime | None
     token: int
     end: str | None
 
 
-def lanes(record: Record | None, info: LockInfo, most: int) -> list[tuple[str, list[Span], list[datetime]]]:
+_Spans = dict[tuple[Kind, int | datetime], Span]
+"""By kind and token. Spans without a token: the end in its place, and 0 for the one that has not ended."""
+
+
+def lanes(
+    record: Record | None,
+    info: LockInfo,
+    most: int,
+    seen: Mapping[tuple[Kind, int | str], datetime] = MappingProxyType({}),
+) -> list[tuple[str, list[Span], list[datetime]]]:
     """One lane per owner, the latest first: its holds and waits, and the renewals that were seen of them. A hold or a
-    wait that ended while nobody viewed the store is left out."""
-    spans: dict[str, dict[tuple[str, int], Span]] = {}
+    wait that ended while nobody viewed the store is left out. `seen`: see `Entry` in sampler.py."""
+    spans: dict[str, _Spans] = {}
+    now: set[tuple[str, Kind, int | datetime]] = set()
     owners: dict[int, str] = {}
     for one in () if record is None else record.changes:
         _add(spans.setdefault(one.who, {}), one)
         owners[one.token] = one.who
-    for kind, some in (("held", info.holders), ("waited", info.waiters)):
+    for kind, some in zip(KINDS, (info.holders, info.waiters), strict=True):
         for person in some:
-            own = spans.setdefault(label(person), {})
-            own[kind, person.token] = Span(kind, person.since, None, person.token, None)  # type: ignore[arg-type]
-            owners[person.token] = label(person)
-    now = {("held", one.token) for one in info.holders} | {("waited", one.token) for one in info.waiters}
+            who, start = label(person), seen.get((kind, person.key), person.since)
+            spans.setdefault(who, {})[kind, person.token] = Span(kind, start, None, person.token, None)
+            now.add((who, kind, person.token))
+            owners[person.token] = who
     spans = {
-        who: {key: span for key, span in own.items() if span.to is not None or key in now} for who, own in spans.items()
+        who: {key: span for key, span in own.items() if span.to is not None or (who, *key) in now}
+        for who, own in spans.items()
     }
     ticks: dict[str, list[datetime]] = {}
     for at, token in () if record is None else record.renewals:
@@ -272,15 +292,22 @@ def lanes(record: Record | None, info: LockInfo, most: int) -> list[tuple[str, l
     return found[:most]
 
 
-def _add(own: dict[tuple[str, int], Span], one: Change) -> None:
-    waited, held = ("waited", one.token), ("held", one.token)
+def _add(own: _Spans, one: Change) -> None:
     if one.what == "waiting":
-        own[waited] = Span("waited", one.at, None, one.token, None)
+        own["waited", one.token] = Span("waited", one.at, None, one.token, None)
     elif one.what == "acquired":
-        own.pop(("waited", 0), None)
-        if one.seconds or waited in own:
-            own[waited] = Span("waited", one.at - timedelta(seconds=one.seconds), one.at, one.token, None)
-        own[held] = Span("held", one.at, None, one.token, None)
+        _close(own, one, "waited", own.pop(("waited", 0), None) or own.get(("waited", one.token)), None)
+        own["held", one.token] = Span("held", one.at, None, one.token, None)
     else:
-        kind: Literal["held", "waited"] = "waited" if one.what == "left" else "held"
-        own[kind, one.token] = Span(kind, one.at - timedelta(seconds=one.seconds), one.at, one.token, one.what)
+        kind: Kind = "waited" if one.what == "left" else "held"
+        _close(own, one, kind, own.pop((kind, one.token), None), one.what)
+
+
+def _close(own: _Spans, one: Change, kind: Kind, begun: Span | None, end: str | None) -> None:
+    """Add the span that this change ended, if its length is known."""
+    start = one.at - timedelta(seconds=one.seconds)
+    if not one.seconds:
+        if begun is None:
+            return
+        start = min(begun.start, one.at)
+    own[kind, one.token or one.at] = Span(kind, start, one.at, one.token, end)

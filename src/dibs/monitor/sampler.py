@@ -17,10 +17,10 @@ from time import monotonic, thread_time, time
 import dibs
 from dibs._shared import place
 from dibs.errors import BadName, DibsError
-from dibs.info import Break, LockInfo, clip, seconds_since
+from dibs.info import Break, LockInfo, clip, elapsed, seconds_since
 from dibs.monitor import break_log
 from dibs.monitor.changes import end
-from dibs.monitor.history import History
+from dibs.monitor.history import KINDS, History
 from dibs.monitor.scan import MOST
 
 TICK = 1.0
@@ -42,17 +42,24 @@ _log = logging.getLogger("dibs.dashboard")
 class Entry:
     """A lock as it was last seen, and the leases of its holders."""
 
-    __slots__ = ("at", "info", "leases", "renewed", "scan", "vacant")
+    __slots__ = ("at", "info", "leases", "renewed", "scan", "seen", "vacant")
 
     def __init__(self, info: LockInfo, at: datetime, scan: int) -> None:
         self.info = info
         self.at = at
         self.scan = scan
         """The number of the scan during which, or after which, it was read."""
-        self.leases = {one.token: one.remaining for one in info.holders}
+        self.leases = {one.key: one.remaining for one in info.holders}
         """The largest remaining time that was seen of each hold: the store does not know the lease itself."""
         self.renewed: set[int] = set()
-        """Holds that were seen to be renewed."""
+        """Tokens of the holds that were seen to be renewed."""
+        self.seen = {
+            (kind, one.key): at
+            for kind, some in zip(KINDS, (info.holders, info.waiters), strict=True)
+            for one in some
+            if elapsed(one, at) is None
+        }
+        """When somebody was first seen to hold or to wait whose beginning is not known."""
         self.vacant = not info.holders
         """Whether nobody held it in the last two samples."""
 
@@ -61,8 +68,8 @@ class Entry:
         if self.vacant and self.info.waiters:
             return "nobody holds it"
         for one in self.info.holders:
-            lease = self.leases[one.token]
-            renewed = one.token in self.renewed or seconds_since(one.since, self.at) > lease
+            lease = self.leases[one.key]
+            renewed = one.token in self.renewed or (elapsed(one, self.at) or 0.0) > lease
             if renewed and one.remaining < lease / 2:
                 return "renewals are late"
         return None
@@ -275,19 +282,21 @@ class Sampler:
         if old is None and not info.holders and not info.waiters:
             return False
         before = LockInfo(name=info.name) if old is None else old.info
-        elapsed = 0.0 if old is None or baseline else seconds_since(old.at, at)
+        passed = 0.0 if old is None or baseline else seconds_since(old.at, at)
         entry = Entry(info, at, self._begun)
         differs = _parts(before) != _parts(info)
         changed = differs
         if old is not None:
-            changed = self._renewals(old, entry, elapsed) or differs
+            changed = self._renewals(old, entry, passed) or differs
+            if not baseline:
+                entry.seen |= {who: first for who, first in old.seen.items() if who in entry.seen}
             entry.vacant = entry.vacant and not old.info.holders
             changed = changed or old.trouble() != entry.trouble()
         if differs and not baseline:
-            ran_out = set() if old is None else _ran_out(old, elapsed)
+            ran_out = set() if old is None else _ran_out(old, passed)
             self.history.compare(before, info, ran_out, at)
         if before.waiters or info.waiters:
-            self.history.waited(before, elapsed, at)
+            self.history.waited(before, passed, at)
         self.held += bool(info.holders) - bool(before.holders)
         if info.waiters:
             self.contended[info.name] = info
@@ -299,18 +308,20 @@ class Sampler:
             del self.entries[info.name]
         return changed or bool(info.waiters)  # they have waited longer
 
-    def _renewals(self, old: Entry, new: Entry, elapsed: float) -> bool:
+    def _renewals(self, old: Entry, new: Entry, passed: float) -> bool:
         """Compare the leases of the holds that are in both samples; whether one was renewed."""
         found = False
-        remained = {one.token: one.remaining for one in old.info.holders}
+        remained = {one.key: one.remaining for one in old.info.holders}
         for one in new.info.holders:
-            if one.token not in remained:
+            if one.key not in remained:
                 continue
-            lease = new.leases[one.token] = max(old.leases[one.token], one.remaining)
+            lease = new.leases[one.key] = max(old.leases[one.key], one.remaining)
+            if not one.token:
+                continue  # it may have released the lock and taken it again, which looks like a renewal
             if one.token in old.renewed:
                 new.renewed.add(one.token)
-            drained = one.remaining != remained[one.token]  # a session that holds a lock has no time left of its own
-            if drained and one.remaining > remained[one.token] - elapsed + min(_SLACK, lease / 6):
+            drained = one.remaining != remained[one.key]  # a session that holds a lock has no time left of its own
+            if drained and one.remaining > remained[one.key] - passed + min(_SLACK, lease / 6):
                 new.renewed.add(one.token)
                 found = True
                 self.history.renewed(new.info.name, one.token, new.at)
@@ -322,11 +333,11 @@ def _parts(info: LockInfo) -> tuple[object, ...]:
     return (
         info.kind,
         info.capacity,
-        [(one.token, one.weight) for one in info.holders],
-        [(one.token, one.weight) for one in info.waiters],
+        [(one.key, one.weight) for one in info.holders],
+        [(one.key, one.weight) for one in info.waiters],
     )
 
 
-def _ran_out(old: Entry, elapsed: float) -> set[int]:
+def _ran_out(old: Entry, passed: float) -> set[int | str]:
     """Holds that have expired if they are gone now."""
-    return {one.token for one in old.info.holders if end(one, elapsed, old.leases[one.token]) == "expired"}
+    return {one.key for one in old.info.holders if end(one, passed, old.leases[one.key]) == "expired"}

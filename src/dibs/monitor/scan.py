@@ -10,7 +10,7 @@ from time import monotonic
 from typing import NamedTuple
 
 import dibs
-from dibs.info import LockInfo, seconds_since
+from dibs.info import LockInfo, elapsed
 
 MOST = 10_000
 """Most names of a scan."""
@@ -48,7 +48,7 @@ def sync_clients(clients: Iterable[object], program: str) -> list[dibs.Client]:
 
 def pressure(info: LockInfo, now: datetime) -> float:
     """The contention of a lock, in waiter-seconds: how long its waiters have waited, in sum."""
-    return sum(seconds_since(one.since, now) for one in info.waiters)
+    return sum(elapsed(one, now) or 0.0 for one in info.waiters)
 
 
 def sort_key(order: str, now: datetime) -> Callable[[LockInfo], tuple[object, ...]]:
@@ -56,7 +56,7 @@ def sort_key(order: str, now: datetime) -> Callable[[LockInfo], tuple[object, ..
     if order == "waiters":
         return lambda info: (-len(info.waiters), info.name)
     if order == "age":
-        return lambda info: (min((one.since for one in info.holders), default=now), info.name)
+        return lambda info: (-max((elapsed(one, now) or 0.0 for one in info.holders), default=0.0), info.name)
     if order == "name":
         return lambda info: (info.name,)
     return lambda info: (-pressure(info, now), info.name)
@@ -64,4 +64,4 @@ def sort_key(order: str, now: datetime) -> Callable[[LockInfo], tuple[object, ..
 
 def oldest_wait(locks: Iterable[LockInfo], now: datetime) -> float:
     """Seconds that the first of all waiters has waited; 0.0 if none waits."""
-    return max((seconds_since(one.since, now) for info in locks for one in info.waiters), default=0.0)
+    return max((elapsed(one, now) or 0.0 for info in locks for one in info.waiters), default=0.0)

@@ -87,23 +87,38 @@ def versions(primaries: list[Primary]) -> Iterator[Finding]:
 
 
 def promises(
-    primaries: list[Primary], replicas: int, lease: float, *, sound: bool, heard: bool, ordered: bool
+    primaries: list[Primary], address: Address, lease: float, *, sound: bool, heard: bool, ordered: bool
 ) -> Iterator[Finding]:
+    is_dibs = address.layout == "dibs"
     if sound:
         yield Finding(
             "promise", "at most one valid holder, while the servers keep what they acknowledged and nobody "
             "steps their clocks",
         )  # fmt: skip
+    if sound and is_dibs:
         yield Finding("promise", "first come, first served, across machines")
-    if ordered:
+    if ordered and is_dibs:
         yield Finding("promise", "tokens rise strictly, also after a loss of data, by the server's clock")
     if all(_keeps_all(node) for node in primaries):
         yield Finding("promise", "what was acknowledged survives a crash of the server")
-    if replicas:
-        yield Finding("promise", f"a grant or renewal counts only once {replicas} replicas have it")
+    if address.replicas:
+        yield Finding("promise", f"a grant or renewal counts only once {address.replicas} replicas have it")
     if heard:
         yield Finding("promise", "waiters are told by a message: a test message arrived")
     yield Finding("promise", f"the lock of a holder that dies is free within {duration(lease)}, or its own lease")
+
+
+def shared(address: Address) -> Iterator[Finding]:
+    """What a layout that is shared with Java does not promise."""
+    if address.layout == "redisson":
+        yield Finding(
+            "note", "the layout is that of Redisson: only locks with fenced=True have a fencing token, which falls "
+            "after a loss of data; only locks with fair=True are first come, first served",
+        )  # fmt: skip
+        yield Finding(
+            "note", "permits of a semaphore have no lease: those of a holder that dies stay taken", "use renew=False, "
+            "which gives each permit a lease",
+        )  # fmt: skip
 
 
 def servers(primaries: list[Primary], address: Address) -> list[Finding]:
@@ -188,7 +203,7 @@ def _replication(node: Primary, address: Address) -> Iterator[Finding]:
             yield Finding("note", what, "check the connection to its primary")
     # With one replica, a fail-over leaves none to confirm renewals: replicas=1 would cost every lock.
     first = "" if len(node.replicas) > 1 else "add a second replica, then "
-    if node.replicas and not wanted and address.topology == "sentinel":
+    if node.replicas and not wanted and address.topology == "sentinel" and address.layout == "dibs":
         yield Finding(
             "note", "a replica that takes over may lack the last grants: their holders lose them before "
             "anything new is granted", f"{first}use replicas=1, which makes that rare",

@@ -27,6 +27,7 @@ from dibs.info import Finding, printable
 _TIMES = 3
 """How often each clock is read."""
 _SETTINGS = ("appendfsync", "save")
+_RIGHTS = "give this user the rights that the user of Redisson has"
 
 
 async def examine(context: Context, until: float) -> list[Finding]:
@@ -39,7 +40,8 @@ class _Examination:
         self._executor = context.executor
         self._address = context.address
         self._until = until
-        self._rights = rights.least(context.address)
+        self._is_dibs = context.address.layout == "dibs"
+        self._rights = rights.least(context.address) if self._is_dibs else _RIGHTS
 
     async def findings(self) -> list[Finding]:
         address, lease = self._address, self._context.identity.lease
@@ -56,7 +58,8 @@ class _Examination:
         sound = not (tried or silent or diagnosis.may_evict(primaries))
         return [
             *diagnosis.versions(primaries),
-            *diagnosis.promises(primaries, address.replicas, lease, heard=heard, ordered=not apart, sound=sound),
+            *diagnosis.promises(primaries, address, lease, heard=heard, ordered=not apart, sound=sound),
+            *diagnosis.shared(address),
             *silent,
             *tried,
             *unheard,
@@ -68,8 +71,12 @@ class _Examination:
             *diagnosis.slow_round_trip(primaries, lease),
             *diagnosis.availability(address, primaries),
             *diagnosis.encryption(address),
-            Finding("note", "the minimal rights of a user here (+select for a database other than 0)", self._rights),
+            *self._least_rights(),
         ]
+
+    def _least_rights(self) -> list[Finding]:
+        what = "the minimal rights of a user here (+select for a database other than 0)"
+        return [Finding("note", what, self._rights)] if self._is_dibs else []
 
     async def _primaries(self) -> tuple[list[Primary], list[Finding]]:
         """The primaries that answer, and findings about the others."""
@@ -162,10 +169,14 @@ class _Examination:
         context, subscriber, inbox = self._context, self._context.subscriber, self._context.identity.inbox
         if subscriber is None:
             return False, [Finding("note", 'no messages, by wake="spin": waiters poll ten times a second')]
+        if not self._is_dibs and self._address.topology == "cluster":
+            return False, []  # the first lock decides how to subscribe: as Java does in this cluster
         id = context.runtime.fresh_id()
         inbox.expect(id)
         try:
             await subscriber.ready(self._soon())
+            if not self._is_dibs:  # this client has no channel of its own
+                await subscriber.listen(context.channel, id, self._soon())
             for endpoint in endpoints:
                 reply = await self._command_at(endpoint, Command("PUBLISH", context.channel, id + YOURS.value))
                 if isinstance(reply, Refusal):
@@ -177,6 +188,7 @@ class _Examination:
             what = f"waiters are not told that they hold, and must poll: {error.what}"
             return False, [Finding("danger", what, fix)]
         finally:
+            subscriber.ignore(context.channel, id)
             inbox.forget(id)
         return True, []
 

@@ -37,6 +37,12 @@ from dibs.errors import AcquireTimeout, DibsError, LockLost
 from dibs.info import LockInfo, break_cell, busy_text, duration, read_break
 
 
+def free_permits(info: LockInfo, size: int) -> int:
+    """The free permits of a semaphore. A FOREIGN store does not know who has them, and shows the others as capacity."""
+    there = info.capacity if info.kind == "semaphore" else size
+    return there - sum(holder.weight for holder in info.holders)
+
+
 async def not_free(
     client: Client, name: str, limit: float | None, own_token: int | None, *, by_itself: bool = False,
     permits: tuple[int, int] | None = None,
@@ -47,7 +53,7 @@ async def not_free(
     what = f"not free after {duration(limit)}" if limit else "not free"
     if info is not None and permits is not None:
         wanted, size = permits
-        free = size - sum(holder.weight for holder in info.holders)
+        free = free_permits(info, size)
         what += f": {wanted} permit{'s' if wanted > 1 else ''} wanted, {free} of {size} free"
     if info is not None:
         what += f": {busy_text(info, own_token, datetime.now(UTC), client.is_me)}"
@@ -81,7 +87,7 @@ def warn_of_unreleased(hold_stack: HoldStack[Hold], client: Client, _: object) -
         if grant.request.renew and hold.ends_at == FOREVER:
             from warnings import warn  # noqa: PLC0415  (rarely needed)
 
-            text = f"{client.place(hold.name)}: not released (token {hold.token}), and no object is left to release"
+            text = f"{client.place(hold.name)}: not released{hold.token_note}, and no object is left to release"
             end = "it with: it stays held until its client is closed or this process ends"
             warn(f"{text} {end}", ResourceWarning, stacklevel=2, source=grant.claim)
 
@@ -321,7 +327,7 @@ class Lock(Takes[Hold]):
         except BaseException as ended:  # cancelled meanwhile: still report the loss
             ended.add_note(f"and leaving the lock failed: {error}")
             raise
-        if record is not None and record.token == hold.token:
+        if record is not None and hold.token and record.token == hold.token:
             text = f"broken by {record.breaker} at {record.at:{INSTANT}} ({record.why})"
             hold.loss = Loss("broken", text)
             error.what = hold.lost_error().what
@@ -340,7 +346,8 @@ class Lock(Takes[Hold]):
         return await self.client.look(self.name, self.request.name, patience)
 
     async def locked(self) -> bool:
-        return bool((await self.look()).holders)
+        info, size = await self.look(), self.request.capacity
+        return free_permits(info, size) < size if self.request.kind == "semaphore" else bool(info.holders)
 
     async def revoke(self) -> None:
         """Ask every present holder to release, by its token."""

@@ -225,11 +225,11 @@ def in_order(queues: dict[QueueKey, _Member]) -> list[QueueKey]:
 def _merge(first: _Member, lock: Lock) -> _Member:
     """Merge members with the same queue: read and write become write, permits add up."""
     request = lock.request
-    if request.capacity != first.lock.request.capacity:
-        raise lock.client.error(
-            Mismatch, lock.name, f"given as {request.kind} of {first.lock.request.capacity} and of {request.capacity}",
-            step="use one size for one name",
-        )  # fmt: skip
+    there = first.lock.request
+    if (request.capacity, request.form) != (there.capacity, there.form):
+        given = " and as ".join(f"{one.form or one.kind} of {one.capacity}" for one in (there, request))
+        step = "use one kind and size for one name"
+        raise lock.client.error(Mismatch, lock.name, f"given as {given}", step=step)
     if request.kind == "semaphore":
         total = first.weight + lock.weight
         if total > request.capacity:

@@ -38,7 +38,7 @@ function personCard(person) {
   card.lease = new LeaseBar();
   card.share = el("span", { class: "weight" });
   const who = el("strong", { class: "who", text: person.who });
-  const token = el("span", { class: "token", text: `token ${person.token}` });
+  const token = el("span", { class: "token", text: person.token === null ? "" : `token ${person.token}` });
   card.append(el("p", { class: "line" }, card.place, who, card.since, card.share, token, card.lease.node), details(person));
   return card;
 }
@@ -108,7 +108,7 @@ export class LockPage {
       line.hidden = text === null;
       put(line.firstChild, text ?? "");
     }
-    find("break-open").disabled = holders.length === 0;
+    find("break-open").disabled = !data.can_break;
   }
 
   /** The server sends the first of them only: `number` is how many there are. */

@@ -64,11 +64,11 @@ class Row {
     put(cells.mode, kindOf(row));
     put(cells.holder, holderOf(row));
     cells.holder.title = row.holder ?? "";
-    this.since.dateTime = row.holders ? row.since : "";
+    this.since.dateTime = row.since ?? "";
     this.since.tick();
     this.lease.node.hidden = !row.holders;
     this.lease.set(row.remaining, row.lease, asOf);
-    put(cells.token, row.holders ? shortToken(row.token) : "–");
+    put(cells.token, row.token === null ? "–" : shortToken(row.token));
     cells.token.title = row.token ?? "";
     put(cells.waiters, row.waiters > 0 ? `${row.waiters} · ${duration(row.oldest_wait)}` : "–");
     cells.waiters.classList.toggle("long", row.oldest_wait >= LONG_WAIT);

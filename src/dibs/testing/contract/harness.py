@@ -11,6 +11,7 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
+from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
 from types import ModuleType
@@ -18,7 +19,8 @@ from typing import Any
 
 import dibs
 import dibs.aio
-from dibs.core.queue import LEASES, PERMITS, QUORUM, RW
+from dibs.core.grants import ASKING, WAITS
+from dibs.core.queue import FAIR_MUTEX, FOREIGN, LEASES, PERMITS, QUORUM, RW
 from dibs.testing.contract import clocks
 from dibs.testing.contract.clocks import PATIENCE, StoppedClock
 from dibs.testing.contract.stores import WHOLE, Subject
@@ -31,11 +33,36 @@ MUTEXES: dict[str, Callable[..., Any]] = {
     "rlock": lambda client, name, **options: client.rlock(name, **options),
     "write": lambda client, name, **options: client.rwlock(name, **options).write,
     "semaphore": lambda client, name, **options: client.semaphore(name, 1, **options),
+    "plain": lambda client, name, **options: client.lock(name, fenced=False, **options),
+    "fair": lambda client, name, **options: client.lock(name, fair=True, **options),
+    "expiring": lambda client, name, **options: client.semaphore(name, 1, **{"renew": False, **options}),
 }
 """Each kind that can be used as a mutex: `MUTEXES[kind](client, name, **options)`."""
 ONE_KIND = "lock"
 """The only kind that is tested on a store whose `part` is not the whole suite."""
-NEEDED = {"write": (RW,), "semaphore": (PERMITS,)}
+NEEDED = {
+    "write": (RW,),
+    "semaphore": (PERMITS,),
+    "plain": (FOREIGN,),
+    "fair": (FOREIGN,),
+    "expiring": (FOREIGN, PERMITS),
+}
+UNRENEWED = ("semaphore", "expiring")
+"""Kinds whose holders a FOREIGN store does not renew."""
+
+
+@cache
+def made_with(client: Any, option: str) -> type[Any]:
+    """The class of a client whose locks have this option, unless they ask for another form."""
+
+    def make(kind: str) -> Callable[..., Any]:
+        def made(self: Any, name: str, **options: Any) -> Any:
+            usual = {} if options.get("fair") or "fenced" in options else {option: True}
+            return getattr(client, kind)(self, name, **{**usual, **options})
+
+        return made
+
+    return type(client.__name__, (client,), {"__slots__": (), "lock": make("lock"), "rlock": make("rlock")})
 
 
 async def eventually(condition: Callable[[], Any], within: float = PATIENCE) -> Any:
@@ -211,7 +238,8 @@ class TaskActor(Actor):
 class World:
     """One store, used through one API."""
 
-    def __init__(self, api: str, subject: Subject, tmp_path: Path) -> None:
+    def __init__(self, api: str, subject: Subject, tmp_path: Path, *, fair: bool = False) -> None:
+        """`fair`: the test needs order among waiters."""
         self.api = api
         self.module = APIS[api]
         self.subject = subject
@@ -220,10 +248,16 @@ class World:
         whose time less than a quarter may be certain, and for a quorum, where a renewal is several requests."""
         self.lasting = self.short + 1.5
         """A short lease, in seconds, for tests that renew it many times."""
+        self.is_foreign = FOREIGN in subject.capabilities
+        self.shown_permits = {"renew": False} if self.is_foreign else {}
+        """The options of a semaphore whose holders `inspect` shows."""
+        self._usual = "fair" if fair else "fenced"
         self._fresh_url = subject.fresh
         self._path = tmp_path
         self._stores = 0
         self._clients: list[Any] = []
+        """To be closed at the end."""
+        self._connected: list[Any] = []
         self._actors: dict[str, Actor] = {}
         self.url = self.another_url()
         clock = clocks.current()
@@ -244,8 +278,13 @@ class World:
         return self._fresh_url(path)
 
     def connect(self, url: str | None = None, **options: Any) -> Any:
-        """A client that the test closes itself."""
-        return self.module.connect(url or self.url, **options)
+        """A client that the test closes itself. In a FOREIGN store its locks have fencing tokens, or an order if the
+        test needs that."""
+        client: Any = self.module.connect(url or self.url, **options)
+        if self.is_foreign:
+            client.__class__ = made_with(client.__class__, self._usual)
+            self._connected.append(client)
+        return client
 
     def client(self, url: str | None = None, **options: Any) -> Any:
         """A client that is closed at the end of the test."""
@@ -262,11 +301,12 @@ class World:
         return tuple(self.actor(name) for name in names)
 
     def mutexes(self) -> dict[str, Callable[..., Any]]:
-        """Those of `MUTEXES` that are tested on this store."""
+        """Those of `MUTEXES` that are tested on this store, and renewed."""
         if self.subject.part != WHOLE:
             return {ONE_KIND: MUTEXES[ONE_KIND]}
         has = self.subject.capabilities
-        return {kind: make for kind, make in MUTEXES.items() if has.issuperset(NEEDED.get(kind, ()))}
+        kinds = [kind for kind in MUTEXES if has.issuperset(NEEDED.get(kind, ()))]
+        return {kind: MUTEXES[kind] for kind in kinds if not (self.is_foreign and kind in UNRENEWED)}
 
     def multi(self, *locks: Any, **options: Any) -> Any:
         return self.module.multi(*locks, **options)
@@ -279,6 +319,28 @@ class World:
         info: dibs.LockInfo = await self(lambda: client.inspect(name))
         return info
 
+    def token(self, hold: Any) -> int | None:
+        """Its token. None: a FOREIGN store has none for this form of a lock."""
+        try:
+            token: int = hold.token
+        except dibs.Unsupported:
+            assert self.is_foreign
+            return None
+        return token
+
+    def named(self, participant: dibs.Participant) -> dict[str, Any]:
+        """The argument of `break_` that names it."""
+        return {"holder": participant.owner} if self.is_foreign else {"token": participant.token}
+
+    async def break_(self, client: Any, hold: Any) -> None:
+        """Break a hold. In a FOREIGN store it has a token, or is the only one of its name."""
+        named = {} if self.is_foreign else {"token": hold.token}
+        if self.is_foreign:
+            token, holders = self.token(hold), (await self.inspect(client, hold.name)).holders
+            (holder,) = [one for one in holders if token is None or one.token == token]
+            named = self.named(holder)
+        await self(lambda: client.break_(hold.name, **named))
+
     async def locks(self, client: Any, prefix: str = "") -> list[dibs.LockInfo]:
         if self.api == "blocking":
             return list(await self(lambda: list(client.locks(prefix))))
@@ -288,7 +350,7 @@ class World:
         """Wait until the queue has `count` waiters."""
 
         async def waiting() -> bool:
-            return len((await self.inspect(client, name)).waiters) == count
+            return len((await self.inspect(client, name)).waiters) + self._hidden(name) == count
 
         try:
             await eventually(waiting)
@@ -297,6 +359,17 @@ class World:
             for actor in self._actors.values():
                 error.add_note(f"{actor.name}: {actor.latest and actor.latest._future}")
             raise
+
+    def _hidden(self, name: str) -> int:
+        """The waiters of our clients that a FOREIGN store does not show."""
+        return sum(
+            grant.request.name == client._core.prefix + name
+            and grant.request.form != FAIR_MUTEX
+            and grant.state in (ASKING, WAITS)
+            and grant.answered  # it was told to wait
+            for client in self._connected
+            for grant in list(client._core.watchdog.renewing.values())
+        )
 
     async def free(self, client: Any, name: str) -> None:
         """Wait until the lock has no holders and no waiters."""

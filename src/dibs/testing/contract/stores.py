@@ -45,6 +45,8 @@ class Subject:
     wish: str = ""
     """The value of `--dibs-store`."""
     part: str = WHOLE
+    form: str = ""
+    """How a FOREIGN store keeps the locks of a seat: one of `seats.FORMS`."""
 
     @cached_property
     def is_memory(self) -> bool:

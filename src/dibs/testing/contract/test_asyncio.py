@@ -209,7 +209,7 @@ async def test_cancel_on_lost_raises_the_loss_from_the_block_and_calls_on_lost(w
     called: list[Any] = []
     with pytest.raises(dibs.LockLost) as caught:
         async with client.lock("a", cancel_on_lost=True, on_lost=called.append) as hold:
-            await client.break_("a", token=hold.token)
+            await world.break_(client, hold)
             await passed(PATIENCE)
     assert caught.value.name == "a"
     task = asyncio.current_task()
@@ -229,7 +229,7 @@ async def test_cancel_on_lost_does_not_eat_a_foreign_cancellation(world: World) 
     async def body() -> None:
         async with client.lock("a", cancel_on_lost=True) as hold:
             try:
-                await client.break_("a", token=hold.token)
+                await world.break_(client, hold)
                 await passed(PATIENCE)
             except asyncio.CancelledError:
                 task.cancel()  # a cancellation by the application
@@ -247,7 +247,7 @@ async def test_a_body_that_swallows_the_cancellation_still_hears_of_the_loss(wor
     client = world.client(lease=world.short)
     with pytest.raises(dibs.LockLost):
         async with client.lock("a", cancel_on_lost=True) as hold:
-            await client.break_("a", token=hold.token)
+            await world.break_(client, hold)
             with suppress(asyncio.CancelledError):
                 await passed(PATIENCE)
     task = asyncio.current_task()
@@ -260,7 +260,7 @@ async def test_without_cancel_on_lost_nothing_is_cancelled(world: World) -> None
     client = world.client(lease=world.short)
     with pytest.raises(dibs.LockLost):
         async with client.lock("a") as hold:
-            await client.break_("a", token=hold.token)
+            await world.break_(client, hold)
             await eventually(hold.lost.is_set)
             await turns(5)
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.queue import ELECTION, FAIR, LEASES, PERMITS, RECORDS
+from dibs.core.queue import ELECTION, FAIR, FOREIGN, LEASES, PERMITS, RECORDS
 from dibs.runtime.threads import step
 from dibs.testing.contract.harness import Actor, World, eventually, passed
 from dibs.testing.contract.seats import BRIEF, Seat, meanwhile
-from dibs.testing.contract.worlds import above_the_store, every_form, needs, on
+from dibs.testing.contract.worlds import above_the_store, every_form, needs, on, without
 
-pytestmark = needs(FAIR)
+pytestmark = [needs(FAIR), without(FOREIGN)]
 
 
 class Follower:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.queue import CELLS, RW
+from dibs.core.queue import CELLS, FOREIGN, RW
 from dibs.testing.contract.harness import World
-from dibs.testing.contract.worlds import above_the_store, every_form, needs
+from dibs.testing.contract.worlds import above_the_store, every_form, needs, without
 
 pytestmark = needs(CELLS)
 LARGEST = 2**63 - 1
@@ -94,7 +94,7 @@ async def test_a_holder_that_was_taken_away_is_stale(world: World) -> None:
     client, other = world.client(lease=world.short), world.client()
     ana, bob = world.actors("ana", "bob")
     lost = await ana(lambda: client.lock("a").acquire())
-    await bob(lambda: other.break_("a", token=lost.token))
+    await world.break_(other, lost)
     hold = await bob(lambda: other.lock("a").acquire(timeout=60))
     await bob(lambda: other.fence("a").admit(hold.token))
     await stale(world, client.fence("a"), lost.token)
@@ -102,6 +102,7 @@ async def test_a_holder_that_was_taken_away_is_stale(world: World) -> None:
 
 @above_the_store
 @needs(RW)
+@without(FOREIGN)
 async def test_readers_of_a_lock_do_not_exclude_each_other(world: World) -> None:
     client, other = world.client(), world.client()
     ana, bob = world.actors("ana", "bob")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.queue import CELLS
+from dibs.core.queue import CELLS, LATCHES
 from dibs.testing.contract.harness import Action, World
-from dibs.testing.contract.worlds import above_the_store, every_form, needs
+from dibs.testing.contract.worlds import above_the_store, every_form, needs, without
 
 pytestmark = needs(CELLS)
 
@@ -63,6 +63,7 @@ async def test_an_update_whose_reply_was_lost_adds_once(world: World) -> None:
     assert await world(other.cell("a").get) == (b"+--", 3)
 
 
+@without(LATCHES)
 async def test_a_count_whose_reply_was_lost_counts_once(world: World) -> None:
     client, other = world.client(), world.client()
     await world(lambda: other.latch("a").arm(9))
@@ -73,6 +74,7 @@ async def test_a_count_whose_reply_was_lost_counts_once(world: World) -> None:
 
 
 @above_the_store
+@without(LATCHES)
 async def test_an_arm_whose_reply_was_lost_is_no_conflict(world: World) -> None:
     client, other = world.client(), world.client()
     await losing(world, client, "put", 2)
@@ -113,13 +115,17 @@ async def test_a_set_that_was_never_answered_says_what_is_not_known(world: World
 async def test_a_read_that_is_never_answered_ends(world: World) -> None:
     client = world.client(retry=0)
     await losing(world, client, "get", 10**6)
-    for question in (client.cell("a").get, lambda: client.latch("a").wait(timeout=0)):
+    kept_in_cells: list[Action] = [client.cell("a").get]
+    if LATCHES not in world.subject.capabilities:
+        kept_in_cells.append(lambda: client.latch("a").wait(timeout=0))
+    for question in kept_in_cells:
         with pytest.raises(dibs.StoreUnavailable) as caught:
             await world(question)
         assert (caught.value.name, caught.value.store) == ("a", client._core.shown)
 
 
 @above_the_store
+@without(LATCHES)
 async def test_who_waits_is_patient_with_a_store_that_cannot_be_watched(world: World) -> None:
     """A failed watch does not end the wait: it continues to poll."""
     client, other = world.client(), world.client()

@@ -12,24 +12,26 @@ import pytest
 import dibs
 from dibs.core.queue import PERMITS
 from dibs.testing.contract.harness import World, eventually
-from dibs.testing.contract.worlds import above_the_store, every_form, needs
+from dibs.testing.contract.worlds import above_the_store, every_form, foreign_kinds, needs
 
 Mutex = Callable[..., Any]
+whose_holders_are_shown = foreign_kinds("lock", "rlock", "write", "plain", "fair", "expiring")
 
 
 async def lose(world: World, client: Any, hold: Any) -> None:
     """Break the hold, and wait until its holder notices."""
-    await world(lambda: client.break_(hold.name, token=hold.token))
+    await world.break_(client, hold)
     await eventually(hold.lost.is_set)
 
 
 @every_form
+@whose_holders_are_shown
 async def test_releasing_what_was_taken_away_a_moment_ago_says_so(world: World, mutex: Mutex) -> None:
     """The holder has not noticed yet: the store reports the loss when the claim leaves."""
     client = world.client()
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: mutex(client, "a", lease=30).acquire())
-    await bob(lambda: world.client().break_("a", token=hold.token))
+    await world.break_(world.client(), hold)
     theirs = await bob(lambda: mutex(client, "a").acquire(timeout=0))
     with pytest.raises(dibs.LockLost, match="lost") as caught:
         await ana(hold.release)
@@ -61,6 +63,7 @@ async def test_a_released_hold_is_not_lost_but_fails_its_check(world: World) -> 
     assert caught.value.reason is hold.lost_reason is None
 
 
+@whose_holders_are_shown
 async def test_releasing_a_lost_hold_does_not_touch_its_successor(world: World, mutex: Mutex) -> None:
     client, other = world.client(lease=world.short), world.client()
     ana, bob, cy = world.actors("ana", "bob", "cy")

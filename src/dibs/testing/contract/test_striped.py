@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 import dibs
-from dibs.core.queue import PERMITS
+from dibs.core.queue import FOREIGN, PERMITS
 from dibs.testing.contract.harness import World, eventually
-from dibs.testing.contract.worlds import above_the_store, needs
+from dibs.testing.contract.worlds import above_the_store, needs, without
 
-pytestmark = needs(PERMITS)
+pytestmark = [needs(PERMITS), without(FOREIGN)]
 
 
 def two_keys(stripes: int) -> tuple[str, str]:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.queue import FAIR, LEASES, RECORDS
+from dibs.core.queue import FAIR, FOREIGN, LEASES, RECORDS
 from dibs.testing.contract.harness import World, eventually, passed
-from dibs.testing.contract.worlds import above_the_store, every_form, needs, on
+from dibs.testing.contract.worlds import above_the_store, every_form, needs, on, without
 
 
 @every_form
@@ -54,6 +54,7 @@ async def test_a_waiter_is_kept_beyond_its_lease(world: World) -> None:
 
 
 @needs(FAIR, LEASES)
+@without(FOREIGN)
 async def test_a_waiter_is_kept_at_5_s_or_its_lease(world: World) -> None:
     ana, bob = world.actors("ana", "bob")
     for name, lease, waiting in (("a", 30, 5), ("b", 4, 4)):
@@ -138,7 +139,7 @@ async def test_what_is_taken_away_is_lost(world: World) -> None:
     kinds = world.mutexes()
     holds = [await ana(lambda kind=kind: kinds[kind](client, kind).acquire()) for kind in kinds]
     for hold in holds:
-        await bob(lambda hold=hold: other.break_(hold.name, token=hold.token))
+        await world.break_(other, hold)
         assert await bob(lambda kind=hold.name: kinds[kind](other, kind).acquire(timeout=0))
     for hold in holds:
         await eventually(hold.lost.is_set)
@@ -148,7 +149,7 @@ async def test_what_is_taken_away_is_lost(world: World) -> None:
         with pytest.raises(dibs.LockLost) as caught:
             hold.check()
         assert caught.value.name == hold.name
-        assert str(hold.token) in str(caught.value)
+        assert str(world.token(hold) or 0) in str(caught.value)
 
 
 @above_the_store
@@ -156,7 +157,7 @@ async def test_leaving_a_with_whose_hold_is_lost_raises(world: World) -> None:
     client, ana = world.client(lease=world.short), world.actor("ana")
     with pytest.raises(dibs.LockLost):
         async with ana.entering(client.lock("a")) as hold:
-            await world(lambda: client.break_("a", token=hold.token))
+            await world.break_(client, hold)
             await eventually(hold.lost.is_set)
 
 
@@ -166,7 +167,7 @@ async def test_waiting_for_the_loss_ends_with_it(world: World) -> None:
     hold = await ana(lambda: client.lock("a").acquire())
     assert not await ana(lambda: hold.lost.wait(0.01))
     pending = ana.start(hold.lost.wait)
-    await world(lambda: client.break_("a", token=hold.token))
+    await world.break_(client, hold)
     assert await pending
 
 
@@ -194,7 +195,7 @@ async def test_on_lost_is_called_once_for_what_was_lost(world: World, caplog: py
     kept = await ana(lambda: client.lock("kept", on_lost=tell).acquire())
     hold = await ana(lambda: client.lock("a", on_lost=tell).acquire())
     with caplog.at_level(logging.ERROR, "dibs"):
-        await world(lambda: client.break_("a", token=hold.token))
+        await world.break_(client, hold)
         await eventually(lambda: [record for record in caplog.records if record.exc_info])
     with pytest.raises(dibs.LockLost):
         await ana(hold.release)
@@ -208,14 +209,16 @@ async def test_on_lost_is_called_once_for_what_was_lost(world: World, caplog: py
 async def test_break_with_another_token_changes_nothing(world: World) -> None:
     client, ana = world.client(lease=world.short), world.actor("ana")
     hold = await ana(lambda: client.lock("a").acquire())
+    (holder,) = (await world.inspect(client, "a")).holders
     for token in (hold.token + 1, hold.token - 1, 0, -1, 2**62):
+        other = holder._replace(token=token, owner=f"x:{token}")
         with pytest.raises(dibs.NotHeld) as caught:
-            await world(lambda token=token: client.break_("a", token=token))
+            await world(lambda other=other: client.break_("a", **world.named(other)))
         assert caught.value.name == "a"
         assert caught.value.info is not None
         assert [holder.token for holder in caught.value.info.holders] == [hold.token]
     with pytest.raises(dibs.NotHeld):
-        await world(lambda: client.break_("free", token=1))
+        await world(lambda: client.break_("free", **world.named(holder._replace(token=1))))
     await passed(world.short)
     hold.check()
 
@@ -231,19 +234,22 @@ async def test_break_removes_holders_only(world: World) -> None:
     waiters = (await world.inspect(client, "a")).waiters
     for waiter in waiters:
         with pytest.raises(dibs.NotHeld):
-            await world(lambda waiter=waiter: client.break_("a", token=waiter.token))
-    assert [seen.token for seen in (await world.inspect(client, "a")).waiters] == [seen.token for seen in waiters]
+            await world(lambda waiter=waiter: client.break_("a", **world.named(waiter)))
+    seen = (await world.inspect(client, "a")).waiters
+    assert [world.named(waiter) for waiter in seen] == [world.named(waiter) for waiter in waiters]
 
 
 @above_the_store
 async def test_break_wants_a_token(world: World) -> None:
     client = world.client()
-    for token in ("1", 1.0, None, True):
+    option, wrong = ("holder", (1, 1.0, None)) if world.is_foreign else ("token", ("1", 1.0, None, True))
+    for value in wrong:
         with pytest.raises(TypeError):
-            await world(lambda token=token: client.break_("a", token=token))
+            await world(lambda value=value: client.break_("a", **{option: value}))
 
 
 @every_form
+@without(FOREIGN)
 async def test_revoke_is_a_request(world: World) -> None:
     client, other = world.client(lease=world.lasting), world.client()
     ana, bob = world.actors("ana", "bob")
@@ -264,11 +270,12 @@ async def test_waiting_for_a_revoke_ends_with_the_hold(world: World, end: str) -
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: client.lock("a").acquire())
     pending = bob.start(hold.revoke_requested.wait)
-    await ana(hold.release if end == "release" else lambda: client.break_("a", token=hold.token))
+    await (ana(hold.release) if end == "release" else world.break_(client, hold))
     assert not await pending
 
 
 @above_the_store
+@without(FOREIGN)
 async def test_revoke_concerns_the_holder_of_that_moment(world: World) -> None:
     client = world.client(lease=world.short)
     ana, bob = world.actors("ana", "bob")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.queue import ATOMIC_TRY, FAIR, PERMITS, RECORDS, RW
+from dibs.core.queue import ATOMIC_TRY, FAIR, FOREIGN, PERMITS, RECORDS, RW
 from dibs.testing.contract.harness import World, eventually
-from dibs.testing.contract.worlds import above_the_store, every_form, needs
+from dibs.testing.contract.worlds import above_the_store, every_form, needs, without
 
 Mutex = Callable[..., Any]
 
@@ -82,6 +82,7 @@ async def test_it_does_not_pass_the_queue(world: World) -> None:
 
 
 @needs(FAIR)
+@without(FOREIGN)
 async def test_never_two_inside_fair_or_not(world: World) -> None:
     clients = [world.client(), world.client()]
     await world.never_two_inside(*(clients[n % 2].lock("a", timeout=60, fair=n % 3 == 0) for n in range(6)))
@@ -99,6 +100,7 @@ NEEDED = {"lock": [], "read": [RW], "write": [RW], "semaphore of 1": [PERMITS], 
 
 
 @above_the_store
+@without(FOREIGN)
 @pytest.mark.parametrize("there", [pytest.param(there, marks=needs(*NEEDED[there])) for there in KINDS])
 async def test_another_kind_or_size_on_a_busy_name_is_a_mismatch(world: World, there: str) -> None:
     client, other = world.client(), world.client()

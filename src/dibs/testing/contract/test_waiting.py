@@ -11,16 +11,16 @@ import pytest
 from dibs.core.acquire import QueueGrantor
 from dibs.core.deadline import FOREVER
 from dibs.core.grants import Grant, Request
-from dibs.core.queue import FAIR, LEASES, YOURS, ClientIdentity
+from dibs.core.queue import FAIR, FOREIGN, LEASES, YOURS, ClientIdentity
 from dibs.core.registry import HoldRegistry
 from dibs.core.reporter import Reporter
 from dibs.core.runtime import Runtime
 from dibs.core.watchdog import Watchdog
 from dibs.runtime.threads import ThreadRuntime, step
 from dibs.testing.contract.seats import BRIEF, Seat, until
-from dibs.testing.contract.worlds import above_the_store, needs
+from dibs.testing.contract.worlds import above_the_store, needs, without
 
-pytestmark = [needs(FAIR, LEASES), above_the_store]
+pytestmark = [needs(FAIR, LEASES), without(FOREIGN), above_the_store]
 
 
 class Standstill:

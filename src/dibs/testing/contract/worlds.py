@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
 from functools import wraps
 from itertools import pairwise
 from pathlib import Path
@@ -17,9 +18,10 @@ from typing import Any
 
 import pytest
 
-from dibs.core.queue import QUORUM
+from dibs.core.queue import FAIR, FOREIGN, QUORUM
 from dibs.testing.contract.clocks import PATIENCE, clock_of
 from dibs.testing.contract.harness import APIS, MUTEXES, NEEDED, ONE_KIND, World
+from dibs.testing.contract.seats import FORMS
 from dibs.testing.contract.stores import LOCK, VERBS, WHOLE, Subject, chosen
 
 LONGEST_TEST = 100.0
@@ -31,13 +33,24 @@ def on(*apis: str) -> pytest.MarkDecorator:
 
 
 def needs(*capabilities: str) -> pytest.MarkDecorator:
-    """Run the test, or one parameter of it, only on stores with these capabilities (see dibs.core.queue)."""
+    """Run the test, or one parameter of it, only on stores with these capabilities (see dibs.core.queue).
+
+    A FOREIGN store counts as FAIR: its locks have an order if they ask for it, and then they do (see `World.client`).
+    """
     return pytest.mark.dibs_needs(*capabilities)
 
 
 def without(*capabilities: str) -> pytest.MarkDecorator:
-    """Run the test only on stores without these capabilities."""
+    """Run the test only on stores without these capabilities.
+
+    With FOREIGN: the format of the other library has not what the test is about. docs/stores/redisson.md lists that.
+    """
     return pytest.mark.dibs_without(*capabilities)
+
+
+def foreign_kinds(*kinds: str) -> pytest.MarkDecorator:
+    """Run the test on a FOREIGN store only with these kinds of `mutex`: the others have not what the test is about."""
+    return pytest.mark.dibs_foreign_kinds(*kinds)
 
 
 above_the_store = pytest.mark.dibs_above_the_store
@@ -50,7 +63,7 @@ every_form = pytest.mark.dibs_every_form
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     subject, api = request.param
     with clock_of(subject):
-        yield World(api, subject, tmp_path)
+        yield World(api, subject, tmp_path, fair=FAIR in _words(request.node, "dibs_needs"))
 
 
 @pytest.fixture(params=[pytest.param(kind, marks=needs(*NEEDED.get(kind, ()))) for kind in MUTEXES])
@@ -60,6 +73,7 @@ def mutex(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "dibs_foreign_kinds(*kinds): for dibs.testing: of a FOREIGN store only these")
     chosen(config)  # reports a wrong --dibs-store once, before tests are collected
 
 
@@ -69,7 +83,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         worlds = [pytest.param((one, api), id=f"{one.name}-{api}") for one in subjects for api in APIS]
         metafunc.parametrize("world", worlds, indirect=True)
     if "seats" in metafunc.fixturenames:
-        metafunc.parametrize("seats", [pytest.param(one, id=one.name) for one in subjects], indirect=True)
+        made = [one for subject in subjects for one in _forms(subject, "ana" in metafunc.fixturenames)]
+        params = [pytest.param(one, id=f"{one.name}-{one.form}" if one.form else one.name) for one in made]
+        metafunc.parametrize("seats", params, indirect=True)
+
+
+def _forms(subject: Subject, is_about_queues: bool) -> Sequence[Subject]:
+    """The subjects for a test with seats."""
+    if FOREIGN not in subject.capabilities:
+        return [subject]
+    return [replace(subject, form=form) for form in FORMS if is_about_queues or form == "fenced"]
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
@@ -126,9 +149,18 @@ def _is_asked(item: pytest.Function) -> bool:
         return False
     if "seats" in params and QUORUM in subject.capabilities:
         return False  # it has no Queue of its own
-    needed = {word for mark in item.iter_markers("dibs_needs") for word in mark.args}
-    unwanted = {word for mark in item.iter_markers("dibs_without") for word in mark.args}
-    return needed <= subject.capabilities and not unwanted & subject.capabilities
+    has = subject.capabilities
+    if FOREIGN in has:
+        kinds = _words(item, "dibs_foreign_kinds")
+        if kinds and params.get("mutex") not in kinds:
+            return False
+        if "world" in params or subject.form == "fair":
+            has |= {FAIR}
+    return _words(item, "dibs_needs") <= has and not _words(item, "dibs_without") & has
+
+
+def _words(item: pytest.Item, mark: str) -> set[str]:
+    return {word for one in item.iter_markers(mark) for word in one.args}
 
 
 def _in_a_loop(test: Callable[..., Any]) -> Callable[..., None]:

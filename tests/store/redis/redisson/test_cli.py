@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
+import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 import dibs
 from cli.commands import Cli, Terminal
 from dibs.monitor import break_log
 from lab.servers import shared_redis
-from process.children import until
+from process.children import PATIENCE, until
 
 HOLDER = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d{19}"
 TOKENS = re.compile(r"token|1970|\b\d{5,}h\d+m", re.IGNORECASE)
@@ -59,7 +61,7 @@ def test_run_says_that_it_lost_a_lock_without_a_token(cli: Cli) -> None:
         assert running.hear() == "there"
         (holder,) = ids(cli)
         assert cli.run("break", "a", "--holder", holder, "--yes").returncode == 0
-        assert running.process.wait(30) == 76
+        assert running.process.wait(PATIENCE) == 76
         _, (line,) = running.rest()
         if more:
             lost = json.loads(line)
@@ -70,8 +72,7 @@ def test_run_says_that_it_lost_a_lock_without_a_token(cli: Cli) -> None:
 
 def test_what_is_not_known_is_not_said(cli: Cli) -> None:
     client = cli.client(info={"command": "deploy.sh"})
-    taken(client.lock("a", fair=True))
-    waiting = cli.start("run", "b", "--", "true")
+    taken(client.lock("a"))
     taken(client.rwlock("b").read)
     (holder,) = ids(cli)
     assert re.fullmatch(HOLDER, holder)
@@ -91,19 +92,27 @@ def test_what_is_not_known_is_not_said(cli: Cli) -> None:
         assert not TOKENS.search(text.partition(holder)[2]), text
     (listed,) = cli.json("show", "a")
     assert [(one["owner"], one["since"], one["token"]) for one in listed["holders"]] == [(holder, None, None)]
-    waiting.process.wait(30)
 
 
-def test_waiters_of_a_fair_lock(cli: Cli) -> None:
-    client = cli.client()
-    hold = taken(client.lock("a", fair=True))
+def test_a_waiter_of_a_fair_lock_is_known_by_its_id_also_when_it_holds(cli: Cli) -> None:
+    hold = taken(cli.client().lock("a", fair=True))
     watching = cli.start("watch", "a", "--json")
     assert json.loads(watching.hear())["event"] == "state"
-    other = cli.holder()
-    other.asks_fairly = other.client.lock("a", fair=True)
-    with pytest.raises(dibs.AcquireTimeout, match="held by [0-9a-f]"):
-        other.asks_fairly.acquire(timeout=0.5)
-    assert hold.remaining > 0
+    waits = threading.Thread(target=cli.client().lock("a", fair=True).acquire)
+    waits.start()
+    joined = json.loads(watching.hear())
+    (waiter,) = joined["waiters"]
+    assert (joined["event"], waiter["since"], waiter["token"]) == ("joined", None, None)
+    shown = cli.run("show", "a").stdout
+    assert shown.endswith(f"\n1st    {waiter['owner']}\n")
+    header, row = cli.run("ls").stdout.splitlines()
+    assert row[header.index("WAITING") : header.index("LEASE")].split() == ["1"], "no longest wait"
+    assert cli.json("top", "--once")[0]["oldest_wait"] == 0
+    hold.release()
+    waits.join()
+    changes = [json.loads(watching.hear()) for _ in range(2)]
+    assert [one["event"] for one in changes] == ["ended", "took"]
+    assert changes[1]["participant"]["owner"] == waiter["owner"]
 
 
 def test_a_busy_lock_names_its_holder(cli: Cli) -> None:
@@ -214,14 +223,21 @@ def test_a_semaphore_that_does_not_record_its_holders(cli: Cli) -> None:
     watching = cli.start("watch", "a")
     assert watching.hear().endswith("  no holder is recorded; 0 waiting")
     hold.release()
-    permit = taken(cli.client().semaphore("b", 1, renew=False))
-    waiting = cli.start("wait", "b")
-    until(lambda: cli.run("wait", "b", "--timeout", "0").returncode == 75)
-    (holder,) = ids(cli, "b")
+
+
+def test_permits_with_a_lease_have_holders(cli: Cli) -> None:
+    hold = taken(cli.client().semaphore("a", 1, renew=False))
+    (holder,) = ids(cli)
     assert re.fullmatch("[0-9a-f]{32}", holder)
-    assert cli.run("break", "b", "--holder", holder, "--yes").returncode == 0
-    assert waiting.process.wait(30) in (0, 64)
-    assert permit.name == "b"
+    assert cli.run("wait", "a", "--timeout", "0").returncode == 75
+    with closing(redis.Redis(port=shared_redis.redis().port)) as server:
+        before = server.info("commandstats")["cmdstat_evalsha"]["calls"]
+        waiting = cli.start("wait", "a")
+        until(lambda: server.info("commandstats")["cmdstat_evalsha"]["calls"] > before, what="a look at the lock")
+    assert cli.run("break", "a", "--holder", holder, "--yes").returncode == 0
+    assert waiting.process.wait(PATIENCE) == 0
+    with pytest.raises(dibs.LockLost):
+        hold.release()
 
 
 def test_names_have_no_namespace_by_default(cli: Cli) -> None:
@@ -233,10 +249,10 @@ def test_names_have_no_namespace_by_default(cli: Cli) -> None:
     done = cli.run("break", "b", "--namespace", "dibs")
     assert done.stderr.endswith(" --namespace dibs\n"), "the default is another namespace"
     assert "--namespace" not in cli.run("break", "a").stderr
-    with pytest.raises(dibs.AcquireTimeout, match=r"Next: dibs show a --url '\S+layout=redisson'$"):
-        cli.client().lock("a").acquire(timeout=0.01)
-    with pytest.raises(dibs.AcquireTimeout, match=r"Next: dibs show b --url '\S+layout=redisson' --namespace dibs$"):
-        cli.client(namespace="dibs").lock("b").acquire(timeout=0.01)
+    for client, name, end in ((cli.client(), "a", ""), (cli.client(namespace="dibs"), "b", " --namespace dibs")):
+        with pytest.raises(dibs.AcquireTimeout) as raised, client.lock(name, timeout=0.01):
+            pass
+        assert raised.value.step == f"dibs show {name} --url '{cli.url}'{end}"
 
 
 def test_doctor_tells_what_the_layout_does_not_promise(cli: Cli) -> None:
@@ -259,4 +275,3 @@ def test_the_demo_needs_tokens(cli: Cli) -> None:
     assert (done.returncode, done.stderr) == (
         64, "dibs demo: the demo needs locks with tokens, which this layout does not have by default\n",
     )  # fmt: skip
-    assert os.environ.get("DIBS_URL") != cli.url

@@ -54,6 +54,10 @@ SEQUENCES: dict[str, tuple[str, list[Step]]] = {
 """`pass`: a release for which another actor waits. What it leaves is recorded with the next step."""
 
 
+MORE = {("downgrade", ("give", 0)): [("redisson_rwlock:{NAME}", "1")]}
+"""Messages that only Python publishes: a writer that becomes a reader lets the waiting readers in at once."""
+
+
 class Seen(NamedTuple):
     keys: dict[str, tuple[str, dict[str, str], float | None]]
     """By name: type, values, and seconds to live; None: for ever."""
@@ -283,7 +287,7 @@ def test_both_leave_the_same(java: Redisson, url: str, raw: Raw, name: str, sequ
     recorded = [step for step in steps if step[0] != "pass"]
     for step, theirs, ours in zip(recorded, expected, actual, strict=True):
         assert _without_times(ours.keys) == _without_times(theirs.keys), step
-        assert ours.messages == theirs.messages, step
+        assert ours.messages == [*theirs.messages, *MORE.get((sequence, step), [])]
         for key, (kind_there, values, left) in theirs.keys.items():
             _, own_values, own_left = ours.keys[key]
             assert (own_left is None) is (left is None), (step, key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from dibs.core.rule import RW_CAPACITY
 from dibs.errors import StoreUnavailable
 from dibs.info import LockInfo, Participant, bounded
 
+_HOLDER = re.compile(rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:.+")
 PAGE = 500
 _COUNT = 1000
 """Keys that one SCAN examines."""
@@ -32,7 +34,7 @@ def read(name: str, reply: Sequence[Any]) -> LockInfo:
                 return _of_hash(name, left, token, fields, readers, waiters)
             case [_, b"string", bytes(value), list(permits)] if value.lstrip(b"-").isdigit():
                 free, holders = int(value), tuple(_permit(id, left) for id, left in permits)
-                return LockInfo(name=name, kind="semaphore", capacity=max(free + len(holders), 1), holders=holders)
+                return LockInfo(name=name, kind="semaphore", capacity=free + len(holders), holders=holders)
             case [_, bytes(), list(waiters)]:
                 return LockInfo(name=name, waiters=_waiters(waiters))
             case [_, bytes(), *_]:
@@ -46,9 +48,9 @@ def _of_hash(
     name: str, left: int, token: int, fields: Sequence[bytes], readers: Sequence[Any], waiters: Sequence[Any]
 ) -> LockInfo:
     counts = dict(zip(fields[::2], fields[1::2], strict=True))
-    if b"h" in counts:
-        return LockInfo(name=name)  # a key of the other layout
     mode = counts.pop(b"mode", None)
+    if not all(_HOLDER.fullmatch(id) and count.isdigit() for id, count in counts.items()):
+        return LockInfo(name=name, waiters=_waiters(waiters))  # a hash of another program
     if mode is None:
         holders = tuple(_holder(id, left, count, token=token) for id, count in counts.items())
         return LockInfo(name=name, holders=holders, waiters=_waiters(waiters))

@@ -19,7 +19,7 @@ from dibs.backends.redis.redisson import inspect, scripts
 from dibs.backends.redis.redisson.forms import FORMS, Terms, milliseconds
 from dibs.backends.redis.redisson.names import Names, RedissonKeys
 from dibs.backends.redis.redisson.requests import Calls, PackedRequests, deletion
-from dibs.backends.redis.redisson.wakeups import Wakeups
+from dibs.backends.redis.redisson.wakeups import Wakeups, after
 from dibs.backends.redis.scripts import DIGITS, MICROSECONDS, Argument, Command, ScriptCall
 from dibs.backends.redis.subscriber import RedisSubscriber
 from dibs.core.deadline import FOREVER, LONGEST_LEASE
@@ -184,10 +184,11 @@ class RedissonQueue:
                 await subscriber.listen(channel, claim.id, min(until, self._now() + claim.waiting / 3))
         self._wakeups.begins(claim.id)
         standing = await self._join(claim, "l" if place is QUEUE else "n", until)
+        behind = after(subscriber.listeners(channel), claim.id) if FORMS[claim.kind].is_shared and was_waiting else []
         if standing is not None and standing.holds:
             self._end_wait(claim, channel)
-            if was_waiting and FORMS[claim.kind].is_shared:
-                self._wakeups.wake_next(subscriber.listeners(channel))
+            behind = behind if claim.weight < claim.capacity else []
+        self._wakeups.wake_one(behind)
         return standing
 
     async def _join(self, claim: Claim, place: str, until: float) -> Standing | None:
@@ -224,9 +225,8 @@ class RedissonQueue:
             if kind:
                 batches.setdefault((kind, self._executor.group(self._keys.queue(claim.name))), []).append(claim)
             else:
-                place = "l" if claim.kind == FAIR_MUTEX else "r"
                 by = self._now() + claim.waiting
-                calls.append(self._calls.join(claim, self._names_of(claim.name), self._terms, place, by))
+                calls.append(self._calls.join(claim, self._names_of(claim.name), self._terms, "r", by))
                 parts.append([claim])
         for (kind, _), batch in batches.items():
             for start in range(0, len(batch), BATCH):
@@ -241,7 +241,7 @@ class RedissonQueue:
             elif len(reply) != 1 + len(part):
                 raise strange()
             else:
-                found.update((claim.id, _renewed(claim, holds)) for claim, holds in zip(part, reply[1:], strict=True))
+                found.update((claim.id, _renewed(claim, left)) for claim, left in zip(part, reply[1:], strict=True))
         standings = [found[claim.id] for claim in claims]
         failed = [standing for standing in standings if isinstance(standing, StoreUnavailable)]
         if failed and len(failed) == len(standings):
@@ -258,11 +258,12 @@ class RedissonQueue:
         return ScriptCall(script, names[0].key, tuple(args), more=tuple(own.key for own in names[1:]))
 
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
-        names, lease = self._names_of(claim.name), milliseconds(claim.lease)
+        names, lease, terms = self._names_of(claim.name), milliseconds(claim.lease), self._terms
         holder = self._calls.who(FORMS[claim.kind], claim)
         if claim.kind == "rw":
             writes, reads = divmod(weight, RW_CAPACITY)
-            call = ScriptCall(scripts.RW_AMEND, names.key, (lease, names.readers, holder, reads, writes))
+            words = (lease, names.readers, holder, reads, writes, names.rw_channel, terms.publish)
+            call = ScriptCall(scripts.RW_AMEND, names.key, words)
         else:
             more = (names.token,) if claim.kind == FENCED_MUTEX else ()
             call = ScriptCall(scripts.MUTEX_AMEND, names.key, (lease, holder, weight), more=more)
@@ -315,7 +316,9 @@ class RedissonQueue:
             signal = read_signal(await self._subscriber.hear(claim.id, until))
         else:
             signal = read_signal(await self._inbox.wait(claim.id, min(until, self._now() + SPIN))) or TRY
-        if claim.kind != FAIR_MUTEX:
+        if claim.kind == FAIR_MUTEX:
+            self._wakeups.begins(claim.id)  # it asks by a renewal
+        else:
             claim.by = self._now() + claim.waiting  # the last try was answered: the next one has its own time
         return signal
 
@@ -359,11 +362,13 @@ _MOST_NAMES = 1000
 
 
 def _renewed_as(claim: Claim) -> str:
-    """The script that renews it: "mutex" or "rw". Empty: it has none, or the claim waits."""
-    if claim.ticket is None or not FORMS[claim.kind].is_by_holder:
+    """The script that renews it: "mutex" or "rw". Empty: it has none, or it waits in the queue of a fair lock."""
+    if not FORMS[claim.kind].is_by_holder or (claim.kind == FAIR_MUTEX and claim.ticket is None):
         return ""
     return "rw" if claim.kind == "rw" else "mutex"
 
 
-def _renewed(claim: Claim, holds: object) -> Standing | None:
-    return Standing(claim.ticket or 0, True, claim.lease, FOREVER, False) if holds == 1 else None
+def _renewed(claim: Claim, left: object) -> Standing | None:
+    if not isinstance(left, int):
+        raise strange()
+    return None if left < 0 else Standing(claim.ticket or 0, True, left / MICROSECONDS, FOREVER, False)

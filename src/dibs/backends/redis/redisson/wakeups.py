@@ -1,19 +1,21 @@
 """Who hears a message of Redisson.
 
-A message wakes one waiter of each client (0), all of them (1), or as many as permits are free. So of the waiters of
-this client on a channel, one at a time is told to try. A waiter that was told and gives up before it tries passes that
-on.
+Of the waiters of this client on a channel, a message tells one to try. Where several may hold at once, each of them
+tells the next one after its try, until one needs all of the lock and has it: Redisson wakes them all together. A waiter
+that was told and gives up before it tries passes that on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from dibs.backends.common.subscriber import Messages
+from dibs.core.latches import OPENED
 from dibs.core.queue import LOOK, TRY
 from dibs.core.runtime import Inbox
 
-_ALL = 1_000_000
+_OF_LATCHES = b"redisson_countdownlatch__channel__"
+_OF_LOCKS = (b"redisson_lock__channel:", b"redisson_rwlock:", b"redisson_sc:")
 
 
 class Wakeups:
@@ -24,36 +26,40 @@ class Wakeups:
         self._told: dict[bytes, None] = {}
         """Waiters that were told to try, and have not begun."""
 
-    def route(self, channel: bytes, text: bytes, keys: Iterable[bytes]) -> Messages:
-        """The messages to the listeners of a channel."""
-        if channel.startswith(b"redisson_lock__channel:"):
-            return self._next(keys, 1)
-        if channel.startswith(b"redisson_rwlock:"):
-            return self._next(keys, _ALL if text == b"1" else 1)
-        if channel.startswith(b"redisson_sc:"):
-            return self._next(keys, int(text) if text.isdigit() else 1)
-        return [(key, text if text in (b"0", b"1") else LOOK.value) for key in keys]
+    def route(self, channel: bytes, text: bytes, keys: Sequence[bytes]) -> Messages:
+        """The messages to the listeners of a channel. Of a latch only the one that it opened: a later one, that it was
+        closed again, would replace it in the inbox."""
+        if channel.startswith(_OF_LOCKS):
+            return self._told_to_try(keys)
+        if channel.startswith(_OF_LATCHES):
+            return [(key, OPENED) for key in keys] if text == OPENED else []
+        return [(key, LOOK.value) for key in keys]
 
     def begins(self, key: bytes) -> None:
         """A waiter tries: what comes from here on is news for it."""
         self._told.pop(key, None)
 
-    def wake_next(self, keys: Iterable[bytes]) -> None:
-        """Others may hold beside one that was woken."""
-        self._inbox.deliver_all(self._next(keys, 1))
+    def wake_one(self, keys: Sequence[bytes]) -> None:
+        self._inbox.deliver_all(self._told_to_try(keys))
 
-    def ends(self, key: bytes, others: Iterable[bytes]) -> None:
+    def ends(self, key: bytes, others: Sequence[bytes]) -> None:
         """A waiter leaves."""
         if key in self._told:
             self.begins(key)
-            self.wake_next(others)
+            self.wake_one(others)
 
-    def _next(self, keys: Iterable[bytes], count: int) -> Messages:
-        found: Messages = []
+    def _told_to_try(self, keys: Sequence[bytes]) -> Messages:
         for key in keys:
-            if len(found) >= count:
-                break
             if key not in self._told:
                 self._told[key] = None
-                found.append((key, TRY.value))
-        return found
+                return [(key, TRY.value)]
+        return []
+
+
+def after(keys: Sequence[bytes], key: bytes) -> Sequence[bytes]:
+    """The keys behind this one.
+
+    >>> after([b"a", b"b", b"c"], b"b"), after([b"a"], b"b")
+    ([b'c'], [])
+    """
+    return keys[keys.index(key) + 1 :] if key in keys else []

@@ -1,7 +1,8 @@
 -- join of a fair lock (RFairLock). It holds if the lock is free, and nobody waits before it.
 --
 -- KEYS   the lock, its queue, its deadlines, the latch
--- ARGV   lease in ms, the time in ms that a waiter may wait, "l" to wait in the queue or "n", holder, by
+-- ARGV   lease in ms, the time in ms that a waiter may wait, place, holder, by. The place: "l" waits in the queue, "n"
+--        does not wait, "r" asks for a claim that is in the queue
 -- Gives  as mutex_join.lua; of a waiter, `next` says when it must ask again
 -- Effect A repeated join reports. Whoever leaves the queue brings forward the deadlines of those behind.
 
@@ -19,6 +20,9 @@ if other then
 end
 local head = purge()
 local left = call('PTTL', name) -- -2: it is free
+if place == 'r' and not call('ZSCORE', deadlines, holder) and call('HEXISTS', name, holder) == 0 then
+  return { now } -- it has left, or others took it for dead
+end
 if left == -2 and (not head or head == holder) then
   if head then
     call('LPOP', queue)

@@ -1,13 +1,16 @@
 -- Set the numbers of read and write holds of a holder, after a re-entry, a downgrade or one of several releases.
 --
 -- KEYS   the lock
--- ARGV   lease in ms, start of the keys of readers, holder, the number of read holds, the number of write holds
+-- ARGV   lease in ms, start of the keys of readers, holder, the number of read holds, the number of write holds,
+--        channel, the command that publishes
 -- Gives  {now, 0}, or {now, -1}: the holder is gone
--- Effect Never makes a reader a writer.
+-- Effect Never makes a reader a writer. A writer that becomes a reader wakes all waiters. Redisson wakes none then, so
+--        its readers wait until the lease could be over.
 
 -- (start.lua)
 local name = KEYS[1]
 local lease, start, holder, reads, writes = ARGV[1] + 0, ARGV[2], ARGV[3], ARGV[4] + 0, ARGV[5] + 0
+local channel, publish = ARGV[6], ARGV[7]
 -- (rw.lua)
 
 local had_reads, had_writes = counts(holder)
@@ -36,6 +39,7 @@ else
   if had_writes > 0 then
     call('HDEL', name, holder .. ':write')
     call('HSET', name, 'mode', 'read')
+    redis.pcall(publish, channel, 1)
   end
   call('PEXPIRE', name, reads < had_reads and readers_left() or math.max(left, lease))
 end
