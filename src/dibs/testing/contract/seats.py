@@ -148,6 +148,8 @@ class Seat:
 
     def amend(self, claim: Claim, weight: int) -> None:
         step(self.queue.amend(claim, weight, self.soon))
+        if self._is_foreign:
+            self._learn(claim)  # a writer that becomes a reader has another id
 
     def told(self, claim: Claim) -> Signal | None:
         """The signal that came for this claim since the last call; None: none came."""

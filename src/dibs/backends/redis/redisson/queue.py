@@ -103,7 +103,7 @@ class Redisson:
                 return None
             case [_, int(holds), int(left), int(next), int(token)]:
                 if holds:
-                    claim.ticket = token or int(reply[0])
+                    claim.ticket = token or claim.ticket or int(reply[0])
                 return Standing(
                     claim.ticket or 0, holds == 1, LONGEST_LEASE if left < 0 else left / MICROSECONDS,
                     self._until(next), False,
