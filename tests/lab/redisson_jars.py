@@ -66,3 +66,8 @@ def _build(cache: Path, place: Path, version: str) -> None:
                 programs.unavailable(f"Maven reaches no repository: {refused}")
             raise
         Path(unfinished, "redisson").rename(place)
+
+
+if __name__ == "__main__":  # scripts/test begins with it, because Maven may take minutes the first time
+    for each in VERSIONS:
+        class_path(each)

@@ -33,6 +33,7 @@ PLACES: dict[str, tuple[Callable[[], Server], int, dict[str, str]]] = {
             'Redis(host="localhost"': 'Redis(host="127.0.0.1", port={port}',
         },
     ),
+    "redisson": (redis, 1, {"redis://localhost": "redis://127.0.0.1:{port}"}),
     "postgresql": (postgresql, 4, {"ana:secret@localhost/app": "dibs:dibs@127.0.0.1:{port}/postgres"}),
     "mysql": (
         mariadb,

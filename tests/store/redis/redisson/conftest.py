@@ -24,6 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(HERE) and "java" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("redisson"))
             item.add_marker(pytest.mark.slow)
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.timeout(600), append=False)  # the first one may wait for Maven
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from lab.servers.supervisor import Server, joint_url, until
 from store.redis.redisson.peers import FAIR, FENCED, KINDS, LOCK, SEMAPHORE, WRITE, Kind, Raw
 from store.sides import APIS, Python, python
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.xdist_group("redisson-servers")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("redisson-servers")]
 
 
 @pytest.fixture(scope="module")

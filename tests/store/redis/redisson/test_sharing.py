@@ -40,7 +40,6 @@ def test_each_waits_for_the_other(java: Redisson, side: Python, raw: Raw, name: 
     assert raw.holders(name) == {} if kind not in (SEMAPHORE, PERMITS) else raw.client.get(raw.key(name)) == b"1"
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("kind", [LOCK, RLOCK, FENCED, WRITE, SEMAPHORE, PERMITS], ids=str)
 def test_hand_overs_and_never_two_at_once(java: Redisson, url: str, name: str, kind: Kind) -> None:
     shift = Shift(lambda turns: hand_overs(turns) >= ENOUGH or len(turns) >= 20 * ENOUGH)
@@ -58,7 +57,6 @@ def test_hand_overs_and_never_two_at_once(java: Redisson, url: str, name: str, k
     assert hand_overs(shift.turns) >= ENOUGH
 
 
-@pytest.mark.timeout(180)
 def test_hand_overs_of_a_fair_lock_are_in_order(java: Redisson, url: str, raw: Raw, name: str) -> None:
     """Every holder notes the head of the queue while it holds: that one must be the next holder."""
     shift = Shift(lambda turns: hand_overs(turns) >= ENOUGH)

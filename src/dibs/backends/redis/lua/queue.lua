@@ -54,7 +54,10 @@ else
   if old[1] or old[2] or old[3] or old[4] or old[5] then
     return redis.error_reply('DIBSLAYOUT older')
   end
-  if call('EXISTS', key) == 1 then
+  local other = redis.pcall('GET', key)
+  if type(other) == 'table' and not find(other.err, 'WRONGTYPE') then
+    return other
+  elseif other then
     return redis.error_reply('DIBSLAYOUT foreign')
   end
 end
