@@ -6,7 +6,7 @@ id reports its first outcome. After `change.by` a change has no effect and raise
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from dibs.core.queue import ClientIdentity, Store
 from dibs.core.runtime import Runtime
@@ -15,13 +15,18 @@ OPENED = b"0"
 """The message that a latch has opened."""
 
 
-class LatchChange(NamedTuple):
+class LatchChange:
     """A request to arm a latch, or to count it down."""
 
-    id: bytes
-    name: str
-    amount: int
-    by: float
+    __slots__ = ("amount", "asked", "by", "id", "name")
+
+    def __init__(self, id: bytes, name: str, amount: int, by: float) -> None:
+        self.id = id
+        self.name = name
+        self.amount = amount
+        self.by = by
+        self.asked = False
+        """Set by the store before it first sends the request."""
 
 
 class Latches(Protocol):

@@ -119,11 +119,9 @@ class RedisAioConnection:
         return slot.future
 
     def tell(self, request: bytes) -> None:
-        """Send a packed request that has no reply: see RedisConnection.tell."""
-        if self.connection.may_skip and not self.lost:
-            if not self._out and not self._rest:
-                self.loop.call_soon(self._flush)
-            self._out.append(request)
+        """Send a packed request whose reply nobody awaits."""
+        if not self.lost:
+            self.ask_now(request, _ignored, FOREVER).add_done_callback(_noted)
 
     def _enqueue(self, slot: _Slot, packed: Sequence[bytes]) -> None:
         if not self._out and not self._rest:
@@ -293,6 +291,15 @@ class AioFreePath:
                 return None
             self._pool = pool if self._is_single else None
         return pool.idle[0] if pool.idle and not pool.idle[0].lost else None
+
+
+def _ignored(_: Reply) -> None: ...
+
+
+def _noted(done: asyncio.Future[Any]) -> None:
+    """Take note of an error, or asyncio would log it."""
+    if not done.cancelled():
+        done.exception()
 
 
 def _left(connection: RedisAioConnection, farewell: bytes, reply: Reply) -> bool | None:

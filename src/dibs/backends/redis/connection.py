@@ -35,6 +35,7 @@ NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 PUSH: type | tuple[()] = getattr(hiredis, "PushNotification", ())
 TIME = Command("TIME")
 _REPLY_ON = Command("CLIENT", "REPLY", "ON")
+_SKIP = Command("CLIENT", "REPLY", "SKIP").packed(0.0)
 
 
 class Replies:
@@ -160,11 +161,12 @@ class RedisConnection(Connection):
         return self.receive(1, until)[0]
 
     def tell(self, request: bytes) -> bool:
-        """Send a packed request that has no reply. Best effort: its outcome is not known. False: the connection broke,
-        and is closed."""
+        """Send a packed request without a reply. Best effort: its outcome is not known. False: the connection broke,
+        and is closed. If the server has withdrawn the right to CLIENT REPLY, its errors are taken for the next reply:
+        that request is then refused, asked again, and the connection given up because bytes are left on it."""
         if self.may_skip:
             try:
-                self._write(request, self.round_trip.least)
+                self._write(_SKIP + request, self.round_trip.least)
             except OSError:
                 self.close()
                 return False

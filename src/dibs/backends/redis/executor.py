@@ -43,7 +43,7 @@ class Transport(Protocol):
         """Exchange with several servers at once."""
 
     def tell(self, endpoint: Endpoint, request: bytes) -> None:
-        """Send a packed request that has no reply, if a connection is idle. Best effort."""
+        """Send a packed request whose reply nobody awaits, if a connection is idle. Best effort."""
 
     async def connect(self, endpoint: Endpoint, until: float) -> None:
         """Have a connection to that server ready."""
@@ -80,7 +80,7 @@ class RedisExecutor(Executor[ScriptCall, list[Any]]):
         return self._topology.group(key)
 
     def tell(self, key: bytes, request: bytes) -> None:
-        """Send a packed request that has no reply to the server that has the key. Best effort."""
+        """Send a packed request whose reply nobody awaits to the server that has the key. Best effort."""
         endpoint = self._topology.locate(key)
         if endpoint is not None:
             self._transport.tell(endpoint, request)

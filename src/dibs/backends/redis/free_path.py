@@ -33,7 +33,7 @@ class Packed(Protocol):
 
     @property
     def farewell(self) -> Callable[[Claim], bytes] | None:
-        """Makes a request without a reply, which follows an answered leave."""
+        """Makes a request whose reply nobody awaits, which follows an answered leave."""
 
     def join(self, claim: Claim, place: Place, offset: float) -> bytes:
         """`offset`: seconds by which the clock of the server is ahead."""

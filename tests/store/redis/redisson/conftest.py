@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from lab.redisson import Redisson
+from lab.redisson import PATIENCE, Redisson
 from lab.servers import ports, programs, shared_redis
 from lab.servers.shared import unique
 from store.redis.redisson.peers import Raw
@@ -37,7 +37,7 @@ def prefix() -> str:
 
 @pytest.fixture(scope="session")
 def java(prefix: str) -> Iterator[Redisson]:
-    with Redisson(f"{ports.HOST}:{shared_redis.redis().port}", prefix=prefix, watchdog=6.0) as java:
+    with Redisson(f"{ports.HOST}:{shared_redis.redis().port}", prefix=prefix, watchdog=6.0, timeout=PATIENCE) as java:
         yield java
 
 

@@ -61,7 +61,7 @@ def test_java_gets_the_lock_of_a_killed_python(java: Redisson, url: str, raw: Ra
 def test_python_gets_the_lock_of_a_killed_java(side: Python, raw: Raw, name: str) -> None:
     """Its watchdog had renewed it for longer than the lease, until then."""
     where = f"{ports.HOST}:{shared_redis.redis().port}"
-    with Redisson(where, prefix=raw.prefix, watchdog=SHORT) as java:
+    with Redisson(where, prefix=raw.prefix, watchdog=SHORT, timeout=PATIENCE) as java:
         for kind in LOCKS:
             assert kind.java(java, f"{name}-{kind}").take()
         waiting = [side.takes(kind.ours(side.client(), f"{name}-{kind}")) for kind in LOCKS]
@@ -125,7 +125,8 @@ def test_a_wait_that_times_out_leaves_nothing(java: Redisson, side: Python, raw:
         until(lambda: raw.queue(name) == [], PATIENCE, "nobody is in the queue")
     else:
         until(lambda: raw.listening(kind.channel % raw.key(name)) == 0, PATIENCE, "nobody listens")
-    assert raw.left(name) == before
+    left = [key for key in raw.left(name) if kind is not SEMAPHORE or "latch" not in key]  # its mark stays for 20 s
+    assert left == before
     assert kind.java(java, name).take(0.3) is None
     theirs.give()
     side.do(side.take(kind.ours(client, name)).release)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 import redis
@@ -11,7 +12,7 @@ import redis
 import dibs
 from lab import splitters
 from lab.faults import Cut, Refuse, at_message
-from lab.proxy import DOWN, Proxy
+from lab.proxy import DOWN, UP, Proxy
 from lab.redisson import PATIENCE
 from lab.servers import ports, shared_redis
 from lab.servers.shared import unique
@@ -47,12 +48,12 @@ def _free(raw: Raw, kind: Kind, name: str) -> bool:
     return not raw.client.exists(raw.key(name))
 
 
-def _lose_the_next_reply(proxy: Proxy) -> None:
-    """Of a script. The connection ends with it."""
+def _lose_the_next_reply(proxy: Proxy, *starts: bytes) -> None:
+    """The next one that begins so. The connection ends with it."""
     lost: list[bytes] = []
 
     def match(message: bytes) -> bool:
-        if lost or message.startswith((b"+", b"-", b"*2", b"*3")):  # greetings, the time, subscriptions
+        if lost or not message.startswith(starts):
             return False
         lost.append(message)
         return True
@@ -60,12 +61,19 @@ def _lose_the_next_reply(proxy: Proxy) -> None:
     proxy.add(Cut(at_message(match=match)), DOWN)
 
 
+HELD = (b"$16\r\n", b"*5\r\n:")
+"""How the reply to an acquire begins."""
+LEFT = (b":",)
+CHANGED = (b"*2\r\n:", b"*3\r\n:")
+"""The same of a release, and of a change of a latch."""
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_the_reply_to_an_acquire(far: Python, proxy: Proxy, here: Raw, name: str, kind: Kind) -> None:
     client = far.client(lease=60)
     lock = kind.ours(client, name)
     far.do(far.take(lock).release)
-    _lose_the_next_reply(proxy)
+    _lose_the_next_reply(proxy, *HELD)
     hold = far.take(lock)
     hold.check()
     if kind in COUNTERS:
@@ -85,7 +93,7 @@ def test_the_reply_to_a_release(far: Python, proxy: Proxy, here: Raw, name: str,
     client = far.client(lease=60)
     lock = kind.ours(client, name)
     hold = far.take(lock)
-    _lose_the_next_reply(proxy)
+    _lose_the_next_reply(proxy, *LEFT)
     far.do(hold.release)
     assert _free(here, kind, name)
     far.do(far.take(lock).release)
@@ -98,7 +106,7 @@ def test_a_release_that_is_not_answered_says_if_it_was_lost_before(
 ) -> None:
     hold = far.take(kind.ours(far.client(lease=60), name))
     here.client.delete(here.key(name))
-    _lose_the_next_reply(proxy)
+    _lose_the_next_reply(proxy, *LEFT)
     with pytest.raises(dibs.LockLost):
         far.do(hold.release)
 
@@ -106,11 +114,11 @@ def test_a_release_that_is_not_answered_says_if_it_was_lost_before(
 def test_a_latch_is_counted_down_once(far: Python, proxy: Proxy, here: Raw, name: str) -> None:
     latch = far.client().latch(name)
     far.do(lambda: latch.arm(3))
-    _lose_the_next_reply(proxy)
+    _lose_the_next_reply(proxy, *CHANGED)
     far.do(latch.count_down)
     assert far.do(latch.count) == 2
     far.do(lambda: latch.count_down(2))
-    _lose_the_next_reply(proxy)
+    _lose_the_next_reply(proxy, *CHANGED)
     far.do(lambda: latch.arm(1))
     assert far.do(latch.count) == 1
 
@@ -122,9 +130,79 @@ def test_an_acquire_that_is_cancelled_while_its_reply_is_lost(far: Python, proxy
         lock = kind.ours(far.client(lease=60), f"{name}-{kind}")
         far.do(far.take(lock).release)
         cut_off = proxy.add(Refuse())  # it cannot ask again
-        _lose_the_next_reply(proxy)
+        _lose_the_next_reply(proxy, *HELD)
         taken = far.takes(lock)
         until(lambda kind=kind: not _free(here, kind, f"{name}-{kind}"), PATIENCE, f"{kind} is taken")
         assert taken.cancel()
         proxy.remove(cut_off)
         until(lambda kind=kind: _free(here, kind, f"{name}-{kind}"), PATIENCE, f"{kind} is free again")
+
+
+def test_a_late_copy_of_a_count_down_does_not_count(far: Python, proxy: Proxy, here: Raw, name: str) -> None:
+    latch = far.client().latch(name)
+    far.do(lambda: latch.arm(3))
+    late = proxy.hold(UP, at_message(match=lambda message: here.key(name).encode() in message))
+    far.do(latch.count_down)
+    assert far.do(latch.count) == 2, "the second copy was answered"
+    assert late.deliver() == 1
+    assert far.do(latch.count) == 2
+
+
+def test_an_interrupt_after_a_release_gives_no_permit_back_twice(here: Raw, name: str) -> None:
+    """It strikes once the release was answered: the watchdog releases again."""
+    url = f"{shared_redis.redis().url()}?layout=redisson&prefix={here.prefix}"
+    for kind in COUNTERS:
+        with dibs.connect(url) as client:
+            lock = client.semaphore(f"{name}-{kind}", 2, renew=kind is SEMAPHORE)
+            queue = client._core.registry  # opened by the first acquire
+            hold = lock.acquire()
+            assert hold is not None
+            opened = queue.grantor._queue  # type: ignore[union-attr]
+            leave = opened.leave
+
+            async def interrupted(*words: Any, leave: Any = leave) -> bool:
+                await leave(*words)
+                raise KeyboardInterrupt
+
+            opened.leave, opened.leave_now = interrupted, lambda *_: None
+            with pytest.raises(KeyboardInterrupt):
+                hold.release()
+        assert here.client.get(here.key(f"{name}-{kind}")) == b"2"
+
+
+@pytest.mark.parametrize("far", ["aio"], indirect=True)
+def test_a_waiter_that_was_told_and_is_cut_off_passes_it_on(far: Python, proxy: Proxy, here: Raw, name: str) -> None:
+    """Its request is lost, and it is cancelled. The next waiter of the client does not wait for the lease."""
+    near = dibs.connect(f"{shared_redis.redis().url()}?layout=redisson&prefix={here.prefix}", lease=600)
+    client = far.client(lease=600)
+    channel = LOCK.channel % here.key(name)
+    with near:
+        hold = near.lock(name).acquire()
+        assert hold is not None
+        waiting = []
+        for count in (1, 2):
+            waiting.append(far.begin(lambda: client.lock(name).acquire()))
+            until(lambda count=count: len(_listeners(client, channel)) == count, PATIENCE, "it listens")
+        first, second = waiting
+        late = proxy.hold(UP, at_message(match=lambda message: here.key(name).encode() in message))
+        hold.release()
+        late.await_held()
+        assert first.cancel()
+        far.do(second.result(PATIENCE).release)
+        late.deliver()
+
+
+def test_a_fair_waiter_ends_its_subscription_when_it_holds(far: Python, here: Raw, name: str) -> None:
+    one, other = far.client(), far.client()
+    for _ in range(3):
+        hold = far.take(FAIR.ours(one, name))
+        waits = far.takes(FAIR.ours(other, name))
+        here.wait_for(FAIR, name, 1)
+        far.do(hold.release)
+        far.do(waits.result(PATIENCE).release)
+    until(lambda: not here.client.pubsub_channels(f"*{here.key(name)}*"), PATIENCE, "nobody listens")
+
+
+def _listeners(client: Any, channel: str) -> list[bytes]:
+    subscriber = client._core.store._resources.subscriber
+    return [] if subscriber is None else subscriber.listeners(channel.encode())

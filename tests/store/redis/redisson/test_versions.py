@@ -38,7 +38,7 @@ OLDER = [version for version in VERSIONS if version != NEWEST]
 def older(request: pytest.FixtureRequest) -> Iterator[Redisson]:
     programs.require("redis", "redisson")
     where = f"{ports.HOST}:{shared_redis.redis().port}"
-    with Redisson(where, version=request.param, watchdog=6.0) as java:
+    with Redisson(where, version=request.param, watchdog=6.0, timeout=PATIENCE) as java:
         yield java
 
 

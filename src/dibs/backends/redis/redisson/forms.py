@@ -114,7 +114,8 @@ def _join_semaphore(ask: Ask) -> Words:
 
 
 def _leave_semaphore(ask: Ask) -> Words:
-    return *ask.publishing, MARK_MS, "h" if ask.claim.ticket else "u", ask.claim.weight
+    has_permits = ask.claim.ticket is not None
+    return *ask.publishing, MARK_MS if has_permits else LATCH_MS, "h" if has_permits else "u", ask.claim.weight
 
 
 def _join_permits(ask: Ask) -> Words:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
+from dibs.backends.redis.address import Endpoint
 from dibs.backends.redis.errors import Refusal, final, strange
 from dibs.backends.redis.executor import RedisExecutor
 from dibs.backends.redis.redisson import scripts
@@ -80,35 +82,73 @@ def _waiters(waiters: Sequence[Any]) -> tuple[Participant, ...]:
     )
 
 
-async def page(executor: RedisExecutor, keys: RedissonKeys, prefix: str, after: str, until: float) -> list[LockInfo]:
-    """Names have no mark of their own, so every key with the prefix is looked at. A semaphore without leases looks like
-    any number, and is left out."""
-    names = [name for name in await _scan(executor, keys, prefix, until) if name > after]
-    found: list[LockInfo] = []
-    while not found and names:
-        part, names = names[:PAGE], names[PAGE:]
-        calls = [look(keys.of(name)) for name in part]
-        for name, reply in zip(part, await executor.ask_all(calls, until), strict=True):
-            if isinstance(reply, StoreUnavailable):
-                raise reply
-            info = read(name, reply)
-            if info.holders or info.waiters:
-                found.append(info)
-    return found
+class Listing:
+    """The names that are in use, page by page, as they were when the list began.
 
+    Names have no mark of their own. So every hash with the prefix is looked at, and every name that has permits. A
+    semaphore without leases looks like any number, and is left out.
+    """
 
-async def _scan(executor: RedisExecutor, keys: RedissonKeys, prefix: str, until: float) -> list[str]:
-    pattern, found = keys.pattern(prefix), set[bytes]()
-    for endpoint in await executor.primaries(until):
-        cursor = b""
-        while cursor != b"0":
-            reply = await executor.command_at(
-                endpoint, Command("SCAN", cursor or b"0", "MATCH", pattern, "COUNT", _COUNT), until
-            )
+    def __init__(self, executor: RedisExecutor, keys: RedissonKeys) -> None:
+        self._executor = executor
+        self._keys = keys
+        self._names: dict[str, list[str]] = {}
+        """By prefix: the names of the latest list."""
+
+    async def page(self, prefix: str, after: str, until: float) -> list[LockInfo]:
+        names = self._names.get(prefix) if after else None
+        if names is None:
+            names = await self._scan(prefix, until)
+            self._names = {prefix: names}
+        found: list[LockInfo] = []
+        at = bisect_right(names, after)
+        while not found and at < len(names):
+            part, at = names[at : at + PAGE], at + PAGE
+            calls = [look(self._keys.of(name)) for name in part]
+            for name, reply in zip(part, await self._executor.ask_all(calls, until), strict=True):
+                if isinstance(reply, StoreUnavailable):
+                    raise reply
+                info = read(name, reply)
+                if info.holders or info.waiters:
+                    found.append(info)
+        return found
+
+    async def _scan(self, prefix: str, until: float) -> list[str]:
+        found = set[str]()
+        for endpoint in await self._executor.primaries(until):
+            locks = await self._keys_of(endpoint, self._keys.pattern(prefix), b"hash", until)
+            permits = await self._keys_of(endpoint, b"*:timeout", b"zset", until)
+            for key in [*locks, *map(semaphore_of, permits)]:
+                if (name := self._keys.name(key)) is not None and name.startswith(prefix):
+                    found.add(name)
+        return sorted(found)
+
+    async def _keys_of(self, endpoint: Endpoint, pattern: bytes, kind: bytes, until: float) -> set[bytes]:
+        """The keys of a type. Redis 5 cannot choose by type: there all keys with the pattern are looked at."""
+        found, cursor = set[bytes](), b"0"
+        more: tuple[bytes, ...] = (b"TYPE", kind)
+        while True:
+            command = Command("SCAN", cursor, "MATCH", pattern, "COUNT", _COUNT, *more)
+            reply = await self._executor.command_at(endpoint, command, until)
             if isinstance(reply, Refusal):
-                raise final(reply, pattern)
+                if not more or reply.code != "ERR":
+                    raise final(reply, pattern)
+                more = ()
+                continue
             if not isinstance(reply, list) or len(reply) != 2:
                 raise strange()
             cursor, some = reply
             found.update(some)
-    return sorted(name for key in found if (name := keys.name(key)) is not None)
+            if cursor == b"0":
+                return found
+
+
+def semaphore_of(permits: bytes) -> bytes:
+    """The name of a semaphore, from the key of its permits.
+
+    >>> semaphore_of(b"{api}:timeout"), semaphore_of(b"{shop}:api:timeout")
+    (b'api', b'{shop}:api')
+    """
+    name = permits.removesuffix(b":timeout")
+    inner = name.removeprefix(b"{").removesuffix(b"}")
+    return inner if name == b"{%b}" % inner and b"{" not in inner else name

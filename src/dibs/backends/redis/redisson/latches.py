@@ -6,7 +6,7 @@ from typing import Any
 
 from dibs.backends.redis.errors import strange
 from dibs.backends.redis.redisson import scripts
-from dibs.backends.redis.redisson.forms import LATCH_MS
+from dibs.backends.redis.redisson.forms import LATCH_MS, milliseconds
 from dibs.backends.redis.redisson.names import Names
 from dibs.backends.redis.redisson.queue import Redisson, not_redissons
 from dibs.backends.redis.redisson.requests import deletion
@@ -23,6 +23,7 @@ class RedissonLatches:
         self._redisson = redisson
         self._executor = redisson.context.executor
         self._subscriber = redisson.subscriber
+        self._now = redisson.context.runtime.now
         self.poll_interval = min(_POLL, redisson.context.poll_interval)
         self.close = redisson.context.executor.close
 
@@ -50,7 +51,9 @@ class RedissonLatches:
         await self._redisson.ready(until)
         names, terms = self._redisson.keys.of(change.name), self._redisson.terms
         mark = names.latch + change.id.hex().encode()
-        words = (names.latch_channel, terms.publish, LATCH_MS, change.amount)
+        is_first, change.asked = not change.asked, True
+        remembered = LATCH_MS + milliseconds(max(change.by - self._now(), 0.0))  # no copy arrives later
+        words = (names.latch_channel, terms.publish, remembered, change.amount)
         call = ScriptCall(script, names.key, words, change.by, (mark,))
         (_, *said), is_replicated = await self._executor.ask_replicated(call, until)
         if said == [-1]:
@@ -61,7 +64,8 @@ class RedissonLatches:
             raise strange()
         if not is_replicated:
             raise self._executor.not_replicated()
-        self._executor.tell(names.key, deletion(names, change.id.hex().encode()))
+        if is_first:  # else an earlier copy can still arrive
+            self._executor.tell(names.key, deletion(names, change.id.hex().encode()))
         return said
 
     async def listen(self, name: str, key: bytes, until: float) -> None:

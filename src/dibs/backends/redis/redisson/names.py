@@ -66,9 +66,10 @@ class RedissonKeys:
 
     def name(self, key: bytes) -> str | None:
         try:
-            return key.decode().removeprefix(self._prefix)
+            name = key.decode()
         except UnicodeDecodeError:
             return None
+        return name.removeprefix(self._prefix) if name.startswith(self._prefix) else None
 
     def cell(self, cell_key: CellKey) -> bytes:
         return self.own.cell(cell_key)

@@ -6,19 +6,19 @@ try again when a message comes, or when the holder's lease could have run out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 from dibs.backends.redis.address import Address
 from dibs.backends.redis.context import SPIN, Context
-from dibs.backends.redis.errors import Refusal, RefusedOne, strange
+from dibs.backends.redis.errors import LATER, Refusal, RefusedOne, final, strange
 from dibs.backends.redis.free_path import Layout
 from dibs.backends.redis.queue import AnyFreePath, RedisQueue, read_bool
 from dibs.backends.redis.redisson import inspect, scripts
 from dibs.backends.redis.redisson.forms import FORMS, Terms, milliseconds
 from dibs.backends.redis.redisson.names import Names, RedissonKeys
-from dibs.backends.redis.redisson.requests import Calls, PackedRequests, deletion
+from dibs.backends.redis.redisson.requests import Calls, PackedRequests, deletion, shortening
 from dibs.backends.redis.redisson.wakeups import Wakeups, after
 from dibs.backends.redis.scripts import DIGITS, MICROSECONDS, Argument, Command, ScriptCall
 from dibs.backends.redis.subscriber import RedisSubscriber
@@ -75,6 +75,8 @@ class Redisson:
         if publishing.command is None:
             (endpoint, *_) = await executor.primaries(until)
             reply = await executor.command_at(endpoint, _SHARDED, until)
+            if isinstance(reply, Refusal) and reply.code in LATER:
+                raise final(reply, b"")
             publishing.decide(is_sharded=not isinstance(reply, Refusal), subscriber=self.subscriber)
 
     def layout(self) -> Layout:
@@ -93,11 +95,11 @@ class Redisson:
         return None if place is QUEUE and standing is not None and not standing.holds else standing
 
     def read(self, claim: Claim, reply: Any) -> Standing | None:
-        """Parse the reply of a join."""
+        """Parse the reply of a join. A key that does not end has the whole lease left."""
+        whole = LONGEST_LEASE if claim.kind == "semaphore" else claim.lease
         if type(reply) is bytes and len(reply) == DIGITS and reply.isdigit():
             claim.ticket = int(reply)
-            left = LONGEST_LEASE if claim.kind == "semaphore" else claim.lease
-            return Standing(claim.ticket, True, left, FOREVER, False)
+            return Standing(claim.ticket, True, whole, FOREVER, False)
         match reply:
             case [_]:
                 return None
@@ -105,9 +107,8 @@ class Redisson:
                 if holds:
                     claim.ticket = token or claim.ticket or int(reply[0])
                 return Standing(
-                    claim.ticket or 0, holds == 1, LONGEST_LEASE if left < 0 else left / MICROSECONDS,
-                    self._until(next), False,
-                )  # fmt: skip
+                    claim.ticket or 0, holds == 1, whole if left < 0 else left / MICROSECONDS, self._until(next), False
+                )
             case [_, bytes(kind), *size]:
                 raise mismatch(kind.decode(errors="replace"), size[0] if size else None, claim)
         raise strange()
@@ -155,6 +156,7 @@ class RedissonQueue:
         self.take_now, self.leave_now = free_path.take_now, free_path.leave_now
         self.connect, self.close, self.round_trip = executor.connect, executor.close, executor.round_trip
         self.identity = own.identity
+        self._listing = inspect.Listing(executor, redisson.keys)
 
     @property
     def _terms(self) -> Terms:
@@ -182,8 +184,13 @@ class RedissonQueue:
         if not was_waiting:
             with suppress(StoreUnavailable):  # without messages the waiter is only slower
                 await subscriber.listen(channel, claim.id, min(until, self._now() + claim.waiting / 3))
-        self._wakeups.begins(claim.id)
-        standing = await self._join(claim, "l" if place is QUEUE else "n", until)
+        was_told = self._wakeups.begins(claim.id)
+        try:
+            standing = await self._join(claim, "l" if place is QUEUE else "n", until)
+        except BaseException:
+            if was_told:  # the lock may be free, and nobody else was told
+                self._wakeups.wake_one([key for key in subscriber.listeners(channel) if key != claim.id])
+            raise
         behind = after(subscriber.listeners(channel), claim.id) if FORMS[claim.kind].is_shared and was_waiting else []
         if standing is not None and standing.holds:
             self._end_wait(claim, channel)
@@ -218,7 +225,7 @@ class RedissonQueue:
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | StoreUnavailable | None]:
         """Claims that hold are renewed in batches. A waiter asks by another join, which reports if it holds."""
         calls: list[ScriptCall] = []
-        parts: list[list[Claim]] = []
+        parts: list[tuple[str, list[Claim]]] = []
         batches: dict[tuple[str, object], list[Claim]] = {}
         for claim in claims:
             kind = _renewed_as(claim)
@@ -227,26 +234,31 @@ class RedissonQueue:
             else:
                 by = self._now() + claim.waiting
                 calls.append(self._calls.join(claim, self._names_of(claim.name), self._terms, "r", by))
-                parts.append([claim])
+                parts.append(("", [claim]))
         for (kind, _), batch in batches.items():
             for start in range(0, len(batch), BATCH):
-                parts.append(batch[start : start + BATCH])
-                calls.append(self._renewal(kind, parts[-1]))
+                part = batch[start : start + BATCH]
+                parts.append((kind, part))
+                calls.append(self._renewal(kind, part))
         found: dict[bytes, Standing | StoreUnavailable | None] = {}
-        for part, reply in zip(parts, await self._executor.ask_all_replicated(calls, until), strict=True):
+        for (kind, part), reply in zip(parts, await self._executor.ask_all_replicated(calls, until), strict=True):
             if isinstance(reply, StoreUnavailable):
                 found.update((claim.id, reply) for claim in part)
-            elif not _renewed_as(part[0]):
-                found[part[0].id] = self._redisson.read(part[0], reply)
-            elif len(reply) != 1 + len(part):
-                raise strange()
+            elif kind:
+                found.update(_read_renewal(part, reply))
             else:
-                found.update((claim.id, _renewed(claim, left)) for claim, left in zip(part, reply[1:], strict=True))
+                found[part[0].id] = self._read_waiter(part[0], reply)
         standings = [found[claim.id] for claim in claims]
         failed = [standing for standing in standings if isinstance(standing, StoreUnavailable)]
         if failed and len(failed) == len(standings):
             raise failed[0]
         return standings
+
+    def _read_waiter(self, claim: Claim, reply: Any) -> Standing | None:
+        standing = self._redisson.read(claim, reply)
+        if standing is not None and standing.holds:
+            self._end_wait(claim, self._calls.channel(claim, self._names_of(claim.name)))
+        return standing
 
     def _renewal(self, kind: str, batch: Sequence[Claim]) -> ScriptCall:
         names = [self._names_of(claim.name) for claim in batch]
@@ -284,7 +296,8 @@ class RedissonQueue:
     def _forget_latch(self, claim: Claim, names: Names, is_settled: bool) -> None:
         """Delete the latch, as Redisson does, once no copy of a request can arrive any more."""
         if is_settled:
-            self._executor.tell(names.key, deletion(names, claim.id.hex().encode()))
+            request = shortening if claim.kind == "semaphore" else deletion
+            self._executor.tell(names.key, request(names, claim.id.hex().encode()))
 
     async def leave_all(self, leaving: Sequence[Leave], until: float) -> list[StoreError | None]:
         calls = []
@@ -327,7 +340,7 @@ class RedissonQueue:
         return inspect.read(name, await self._executor.ask(inspect.look(names), until))
 
     async def page(self, prefix: str, after: str, until: float) -> list[LockInfo]:
-        return await inspect.page(self._executor, self._keys, prefix, after, until)
+        return await self._listing.page(prefix, after, until)
 
     async def revoke(self, name: str, token: int, until: float) -> bool:
         raise Unsupported(
@@ -368,7 +381,11 @@ def _renewed_as(claim: Claim) -> str:
     return "rw" if claim.kind == "rw" else "mutex"
 
 
-def _renewed(claim: Claim, left: object) -> Standing | None:
-    if not isinstance(left, int):
+def _read_renewal(batch: Sequence[Claim], reply: Sequence[Any]) -> Iterator[tuple[bytes, Standing | None]]:
+    if len(reply) != 1 + len(batch):
         raise strange()
-    return None if left < 0 else Standing(claim.ticket or 0, True, left / MICROSECONDS, FOREVER, False)
+    for claim, left in zip(batch, reply[1:], strict=True):
+        if not isinstance(left, int):
+            raise strange()
+        standing = Standing(claim.ticket or 0, True, left / MICROSECONDS, FOREVER, False)
+        yield claim.id, None if left < 0 else standing

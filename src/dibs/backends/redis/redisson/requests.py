@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dibs.backends.redis.redisson.forms import FORMS, Ask, Form, Terms, Words
+from dibs.backends.redis.redisson.forms import FORMS, LATCH_MS, Ask, Form, Terms, Words
 from dibs.backends.redis.redisson.names import HOLDER, Names, holder_id
 from dibs.backends.redis.scripts import BETWEEN, DIGITS, LARGE, MICROSECONDS, ScriptCall, pack
 from dibs.core.queue import Place
@@ -54,8 +54,13 @@ def _gaps(request: bytes, who: bytes) -> list[bytes]:
 
 
 def deletion(names: Names, claim_hex: bytes) -> bytes:
-    """Delete a latch, without a reply."""
-    return pack(("CLIENT", "REPLY", "SKIP")) + pack(("DEL", names.latch + claim_hex))
+    """Delete a latch."""
+    return pack(("DEL", names.latch + claim_hex))
+
+
+def shortening(names: Names, claim_hex: bytes) -> bytes:
+    """Let a mark end soon. It must outlive the release: an interrupt may repeat it."""
+    return pack(("PEXPIRE", names.latch + claim_hex, LATCH_MS))
 
 
 class Calls:

@@ -35,24 +35,26 @@ class Wakeups:
             return [(key, OPENED) for key in keys] if text == OPENED else []
         return [(key, LOOK.value) for key in keys]
 
-    def begins(self, key: bytes) -> None:
-        """A waiter tries: what comes from here on is news for it."""
-        self._told.pop(key, None)
+    def begins(self, key: bytes) -> bool:
+        """A waiter tries: what comes from here on is news for it. Gives whether it was told to."""
+        return self._told.pop(key, 0) is None
 
     def wake_one(self, keys: Sequence[bytes]) -> None:
         self._inbox.deliver_all(self._told_to_try(keys))
 
     def ends(self, key: bytes, others: Sequence[bytes]) -> None:
         """A waiter leaves."""
-        if key in self._told:
-            self.begins(key)
+        if self.begins(key):
             self.wake_one(others)
 
     def _told_to_try(self, keys: Sequence[bytes]) -> Messages:
         for key in keys:
-            if key not in self._told:
-                self._told[key] = None
+            if key in self._told:
+                continue
+            self._told[key] = None
+            if key in self._inbox.expected:
                 return [(key, TRY.value)]
+            self.begins(key)  # it has left meanwhile
         return []
 
 

@@ -48,6 +48,6 @@ if place == 'l' and not call('ZSCORE', deadlines, holder) then
 end
 local next = micro(left)
 if left == -2 then -- the first waiter may be dead: nobody else gets the lock before its deadline
-  next = math.max((call('ZSCORE', deadlines, head) or now_ms) - now_ms, 1) * 1000
+  next = math.max((call('ZSCORE', deadlines, head) or now_ms + 1000) - now_ms, 1) * 1000
 end
 return { now, 0, 0, next, 0 }

@@ -14,6 +14,7 @@ local channels, publish, remembered, doubt, wait, holder = ARGV[1], ARGV[2], ARG
 if call('GET', latch) then
   return 1
 end
+local first = call('LINDEX', queue, 0)
 local head = purge()
 if call('HEXISTS', name, holder) == 1 then
   call('DEL', name)
@@ -26,23 +27,21 @@ end
 if doubt == 'u' then
   call('SET', latch, 0, 'PX', remembered)
 end
-if not call('ZSCORE', deadlines, holder) then
-  return 0
-end
-local is_behind = false
-for _, waiter in ipairs(call('LRANGE', queue, 0, -1)) do
-  if is_behind then
-    call('ZINCRBY', deadlines, -wait, waiter)
+local waited = call('ZSCORE', deadlines, holder)
+if waited then
+  local is_behind = false
+  for _, waiter in ipairs(call('LRANGE', queue, 0, -1)) do
+    if is_behind then
+      call('ZINCRBY', deadlines, -wait, waiter)
+    end
+    is_behind = is_behind or waiter == holder
   end
-  is_behind = is_behind or waiter == holder
+  call('ZREM', deadlines, holder)
+  call('LREM', queue, 0, holder)
+  head = purge()
 end
-call('ZREM', deadlines, holder)
-call('LREM', queue, 0, holder)
--- It may have been told that the lock is free: then the next one must hear of it.
-if head == holder and call('EXISTS', name) == 0 then
-  local next = purge()
-  if next then
-    redis.pcall(publish, channels .. next, 0)
-  end
+-- The first one may have been told that the lock is free: then the next one must hear of it.
+if head and head ~= first and call('EXISTS', name) == 0 then
+  redis.pcall(publish, channels .. head, 0)
 end
-return 1
+return waited and 1 or 0

@@ -16,6 +16,8 @@ local channel, publish = ARGV[6], ARGV[7]
 local had_reads, had_writes = counts(holder)
 if had_reads + had_writes == 0 then
   return { now, -1 }
+elseif had_writes == 0 and writes > 0 then
+  return { now, 0 } -- a late copy: it is a reader since
 end
 for n = had_reads + 1, reads do
   call('SET', read_key(holder, n), 1, 'PX', lease)

@@ -18,7 +18,10 @@ if other then
 end
 local reads, writes = counts(holder)
 if reads + writes > 0 then
-  local left = side == 'read' and reads > 0 and call('PTTL', read_key(holder, 1)) or call('PTTL', name)
+  local left = call('PTTL', side == 'read' and reads > 0 and read_key(holder, 1) or name)
+  if left == -2 then -- its own lease has ended, although other readers keep the name
+    return { now }
+  end
   return { now, 1, micro(left), -1, 0 }
 end
 local mode = call('HGET', name, 'mode')
