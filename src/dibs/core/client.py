@@ -301,7 +301,7 @@ class Client:
         end = max((info.name for info in found), default="")
         return own, end if end > after else ""  # a damaged store must not make the caller loop for ever
 
-    async def break_(self, name: str, token: int | None, holder: str | None) -> None:
+    async def break_(self, name: str, token: int | None, holder: str | None = None) -> None:
         """Remove the holder with this token; in a FOREIGN store, the holder with this id."""
         names.check(name)
         by_id = FOREIGN in self.store.capabilities

@@ -35,7 +35,7 @@ from lab.servers.zookeeper import ZooKeeper
 from lab.stopwatch import Stopwatch
 from lab.witness import apis_of, fresh_name
 from process.children import until
-from store.zookeeper.sharing.sides import APIS, python
+from store.sides import APIS, python
 
 GET_DATA = 4
 LEASE = 5.0
