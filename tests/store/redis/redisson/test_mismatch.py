@@ -64,6 +64,26 @@ def test_a_queue_of_the_other_layout(side: Python, raw: Raw, name: str, kind: Ki
 
 
 @pytest.mark.parametrize("kind", ["lock", "write"])
+def test_a_latch_on_the_name_of_a_lock(java: Redisson, side: Python, name: str, kind: str) -> None:
+    assert MADE_BY_JAVA[kind](java, name).take() is not None
+    latch = side.client().latch(name)
+    for ask in (latch.count, lambda: latch.arm(1), latch.count_down, lambda: latch.wait(1)):
+        with pytest.raises(dibs.Mismatch, match="in use as a lock"):
+            side.do(ask)
+
+
+def test_names_of_any_form(java: Redisson, side: Python, raw: Raw, name: str) -> None:
+    for odd in (f"{{tag}}{name}", f"{name}}}{{", f"schlüssel 锁 {name}", f"{name}-{'h' * 40}", name.ljust(500, "x")):
+        hold = side.take(side.client().lock(odd))
+        theirs = java.lock(odd)
+        assert theirs.take(0) is None
+        side.do(hold.release)
+        assert theirs.take(0) is not None
+        assert side.tries(side.client().lock(odd)) is None
+        theirs.give()
+
+
+@pytest.mark.parametrize("kind", ["lock", "write"])
 def test_the_other_layout_refuses_a_lock_of_java(java: Redisson, side: Python, raw: Raw, name: str, kind: str) -> None:
     assert MADE_BY_JAVA[kind](java, f"{name}|line").take() is not None
     before = raw.client.dump(raw.key(f"{name}|line"))

@@ -10,7 +10,7 @@ from dibs.backends.redis.redisson.forms import LATCH_MS, milliseconds
 from dibs.backends.redis.redisson.names import Names
 from dibs.backends.redis.redisson.queue import Redisson, not_redissons
 from dibs.backends.redis.redisson.requests import deletion
-from dibs.backends.redis.scripts import Command, Script, ScriptCall
+from dibs.backends.redis.scripts import Script, ScriptCall
 from dibs.core.latches import LatchChange
 from dibs.errors import StoreUnavailable
 
@@ -28,13 +28,13 @@ class RedissonLatches:
         self.close = redisson.context.executor.close
 
     async def count(self, name: str, until: float) -> int:
-        key = self._redisson.keys.queue(name)
-        value = await self._executor.command(key, Command("GET", key), until)
-        if value is None:
-            return 0
-        if not isinstance(value, bytes) or not value.isdigit():
-            raise not_redissons("string")
-        return int(value)
+        call = ScriptCall(scripts.LATCH_COUNT, self._redisson.keys.queue(name), ())
+        match await self._executor.ask(call, until):
+            case [_, int(left)]:
+                return max(left, 0)
+            case [_, bytes(kind)]:
+                raise not_redissons(kind.decode(errors="replace"))
+        raise strange()
 
     async def arm(self, change: LatchChange, until: float) -> int:
         match await self._ask(scripts.LATCH_ARM, change, until):

@@ -8,7 +8,8 @@ from dibs.backends.redis.scripts import BETWEEN, DIGITS, LARGE, MICROSECONDS, Sc
 from dibs.core.queue import Place
 from dibs.core.rule import Claim
 
-_HEX, _WHO, _TIME = b"h" * 32, b"w", b"t" * DIGITS
+_HEX, _WHO, _TIME = b"\x00" * 32, b"\x01", b"t" * DIGITS
+"""Stand-ins. No name contains control characters."""
 
 
 class PackedRequests:
