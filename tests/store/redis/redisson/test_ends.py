@@ -155,6 +155,23 @@ def test_a_wait_that_is_cancelled_leaves_nothing(java: Redisson, side: Python, r
     theirs.give()
 
 
+@pytest.mark.parametrize("kind", [LOCK, WRITE], ids=str)
+def test_java_is_interrupted_and_the_next_one_is_served(
+    java: Redisson, side: Python, raw: Raw, name: str, kind: Kind
+) -> None:
+    hold, theirs = side.take(kind.ours(side.client(), name)), kind.java(java, name)
+    waits = theirs.begin()
+    raw.wait_for(kind, name, 1)
+    stays = side.takes(kind.ours(side.client(), name))
+    raw.wait_for(kind, name, 2)
+    theirs.handle.interrupt()
+    with pytest.raises(Exception, match="Interrupted"):
+        waits.result(PATIENCE)
+    side.do(hold.release)
+    side.do(stays.result(PATIENCE).release)
+    assert raw.left(name) == []
+
+
 def test_java_gives_up_and_the_next_one_is_served(java: Redisson, side: Python, raw: Raw, name: str) -> None:
     hold = side.take(FAIR.ours(side.client(), name))
     gives_up = FAIR.java(java, name).begin(0.5)
