@@ -210,12 +210,12 @@ def subscriptions(server: Server) -> set[str]:
 @both_apis
 async def test_struck_while_it_listens(world: World, server: Server, words: str) -> None:
     """What was said is lost with the connection: there is another one soon, and whom it was said to looks."""
-    line = line_of(RedisSubscriber.read, words)
+    line = line_of(RedisSubscriber._read, words)
     client, other = world.client(server.url()), world.client(server.url())
     names = [fresh_name() for _ in range(2)]
     eve, ana, bob = world.actors("eve", "ana", "bob")
     holds = [await eve(lambda name=name: other.lock(name).acquire()) for name in names]
-    armed = Strike(RedisSubscriber.read, line)
+    armed = Strike(RedisSubscriber._read, line)
 
     def leading() -> Any:
         """The first who waits reads for all; in asyncio the loop does, in whose thread this is too."""
