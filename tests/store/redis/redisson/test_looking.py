@@ -95,6 +95,15 @@ def test_permits_with_a_lease_are_counted_alike(java: Redisson, side: Python, na
     assert (theirs.available(), theirs.total(), theirs.acquired()) == (5, 5, 0)
 
 
+def test_thousands_of_permits_at_once(java: Redisson, side: Python, raw: Raw, name: str) -> None:
+    """More than a Lua script can pass to one command."""
+    ours = side.client().semaphore(name, 20_000, renew=False, lease=20)
+    hold = side.do(lambda: ours.acquire(20_000))
+    assert java.permits(name).available() == 0
+    side.do(hold.release)
+    assert java.permits(name).available() == 20_000
+
+
 def test_a_latch_counts_for_both(java: Redisson, side: Python, raw: Raw, name: str) -> None:
     theirs, ours = java.latch(name), side.client().latch(name)
     side.do(lambda: ours.arm(3))

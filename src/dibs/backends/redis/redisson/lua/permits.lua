@@ -10,12 +10,20 @@ local function ids_of(id, n)
   return ids
 end
 
+-- Remove permits, and count those that were there. In parts: the Lua stack is limited to some thousands.
+local function remove(permits)
+  local removed = 0
+  for from = 1, #permits, 1000 do
+    removed = removed + call('ZREM', deadlines, unpack(permits, from, math.min(from + 999, #permits)))
+  end
+  return removed
+end
+
 -- Return up to `most` permits whose lease is over.
 local function reclaim(most)
   local over = call('ZRANGEBYSCORE', deadlines, 0, now_ms, 'LIMIT', 0, most)
   if over[1] then
-    call('ZREM', deadlines, unpack(over))
-    local free = call('INCRBY', name, #over)
+    local free = call('INCRBY', name, remove(over))
     if free > 0 then
       redis.pcall(publish, channel, free)
     end

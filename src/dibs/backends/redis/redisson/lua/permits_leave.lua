@@ -13,8 +13,8 @@ local channel, publish, remembered, doubt, n, id = ARGV[1], ARGV[2], ARGV[3], AR
 if call('GET', latch) then
   return 1
 end
-local until_ms, ids = call('ZSCORE', deadlines, id), ids_of(id, n)
-local removed = call('ZREM', deadlines, unpack(ids))
+local until_ms = call('ZSCORE', deadlines, id)
+local removed = remove(ids_of(id, n))
 if removed > 0 then
   local free = call('INCRBY', name, removed)
   redis.pcall(publish, channel, n == 1 and free or removed)

@@ -7,12 +7,5 @@ local function free_permits(name, size, publish, channel)
     redis.pcall(publish, channel, size)
     return size + 0
   end
-  if kind ~= 'string' then
-    return nil, kind
-  end
-  local free = tonumber(call('GET', name))
-  if not free then
-    return nil, kind
-  end
-  return free
+  return kind == 'string' and tonumber(call('GET', name)) or nil, kind
 end
