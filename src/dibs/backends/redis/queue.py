@@ -136,7 +136,7 @@ class RedisQueue:
                     standing = failover.counted(claim.id, standing)
                 found[claim.id] = standing
         standings = [found[claim.id] for claim in claims]
-        _raise_if_all_failed(standings)
+        raise_if_all_failed(standings)
         return standings
 
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
@@ -162,16 +162,7 @@ class RedisQueue:
 
     async def leave_all(self, leaving: Sequence[Leave], until: float) -> list[StoreError | None]:
         calls = [self._leaving(claim, answered) for claim, answered in leaving]
-        found: list[StoreError | None] = []
-        for reply in await self._executor.ask_all(calls, until):
-            if isinstance(reply, RefusedOne):
-                found.append(StoreError(reply.what, step=reply.step))
-            elif isinstance(reply, StoreUnavailable):
-                found.append(reply)
-            else:
-                found.append(None if isinstance(reply, int) or len(reply) == 2 else strange())
-        _raise_if_all_failed(found)
-        return found
+        return read_leaves(await self._executor.ask_all(calls, until))
 
     def _leaving(self, claim: Claim, answered: bool) -> ScriptCall:
         key = self._keys.queue(claim.name)
@@ -347,6 +338,20 @@ def read_leave_now(reply: Any) -> bool | None:
     return True if reply == 1 else None if isinstance(reply, Refusal) else read_bool(reply)
 
 
+def read_leaves(replies: Sequence[Any]) -> list[StoreError | None]:
+    """Parse the replies of many leaves. Raises if none was answered."""
+    found: list[StoreError | None] = []
+    for reply in replies:
+        if isinstance(reply, RefusedOne):
+            found.append(StoreError(reply.what, step=reply.step))
+        elif isinstance(reply, StoreUnavailable):
+            found.append(reply)
+        else:
+            found.append(None if isinstance(reply, int) or len(reply) == 2 else strange())
+    raise_if_all_failed(found)
+    return found
+
+
 def read_bool(reply: Any) -> bool:
     """Parse a number, or {now, number}."""
     if isinstance(reply, int):
@@ -373,7 +378,7 @@ def _read_info(name: str, reply: list[Any]) -> LockInfo:
         raise strange() from None
 
 
-def _raise_if_all_failed(outcomes: Sequence[object]) -> None:
+def raise_if_all_failed(outcomes: Sequence[object]) -> None:
     failed = [outcome for outcome in outcomes if isinstance(outcome, StoreUnavailable)]
     if failed and len(failed) == len(outcomes):
         raise failed[0]

@@ -12,9 +12,9 @@ from typing import Any
 
 from dibs.backends.redis.address import Address
 from dibs.backends.redis.context import SPIN, Context
-from dibs.backends.redis.errors import LATER, Refusal, RefusedOne, final, strange
+from dibs.backends.redis.errors import LATER, Refusal, final, strange
 from dibs.backends.redis.free_path import Layout
-from dibs.backends.redis.queue import AnyFreePath, RedisQueue, read_bool
+from dibs.backends.redis.queue import AnyFreePath, RedisQueue, raise_if_all_failed, read_bool, read_leaves
 from dibs.backends.redis.redisson import inspect, scripts
 from dibs.backends.redis.redisson.forms import FORMS, Terms, milliseconds
 from dibs.backends.redis.redisson.names import Names, RedissonKeys
@@ -249,9 +249,7 @@ class RedissonQueue:
             else:
                 found[part[0].id] = self._read_waiter(part[0], reply)
         standings = [found[claim.id] for claim in claims]
-        failed = [standing for standing in standings if isinstance(standing, StoreUnavailable)]
-        if failed and len(failed) == len(standings):
-            raise failed[0]
+        raise_if_all_failed(standings)
         return standings
 
     def _read_waiter(self, claim: Claim, reply: Any) -> Standing | None:
@@ -305,18 +303,7 @@ class RedissonQueue:
             names = self._names_of(claim.name)
             self._end_wait(claim, self._calls.channel(claim, names))
             calls.append(self._calls.leave(claim, names, self._terms, answered))
-        found: list[StoreError | None] = []
-        for reply in await self._executor.ask_all(calls, until):
-            if isinstance(reply, RefusedOne):
-                found.append(StoreError(reply.what, step=reply.step))
-            elif isinstance(reply, StoreUnavailable):
-                found.append(reply)
-            else:
-                found.append(None if isinstance(reply, int) else strange())
-        failed = [error for error in found if isinstance(error, StoreUnavailable)]
-        if failed and len(failed) == len(found):
-            raise failed[0]
-        return found
+        return read_leaves(await self._executor.ask_all(calls, until))
 
     def _end_wait(self, claim: Claim, channel: bytes) -> None:
         subscriber = self._subscriber
