@@ -1,4 +1,4 @@
-"""What an observer of a client was told."""
+"""A list of the events that an observer was told."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ def _without_overlap(found: list[Change], at: datetime) -> list[Change]:
 
 Kind = Literal["held", "waited"]
 KINDS: tuple[Kind, Kind] = ("held", "waited")
-"""Of the holders, and of the waiters."""
+"""The limits of spans: of holders, and of waiters."""
 
 
 class Span(NamedTuple):

@@ -109,7 +109,7 @@ def promises(
 
 
 def shared(address: Address) -> Iterator[Finding]:
-    """What a layout that is shared with Java does not promise."""
+    """Notes on the promises that a layout shared with Java lacks."""
     if address.layout == "redisson":
         yield Finding(
             "note", "the layout is that of Redisson: only locks with fenced=True have a fencing token, which falls "

@@ -42,7 +42,7 @@ class Packed(Protocol):
 
 
 class Layout(NamedTuple):
-    """What the free path must know of the layout of the keys."""
+    """The parts of a layout that the free path needs."""
 
     key: Callable[[str], bytes]
     """The key of a name."""

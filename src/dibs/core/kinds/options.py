@@ -152,7 +152,7 @@ def form_of(client: Client, name: str, kind: str, options: Options) -> str | Non
 
 
 def _impossible(kind: str, options: Options) -> tuple[str, str] | None:
-    """What a FOREIGN store cannot do, and the next step."""
+    """The reason why a FOREIGN store cannot make this lock, and the next step; None: it can."""
     if kind not in ("mutex", "rw", "semaphore"):
         return f"there is no {kind} in this layout", "use a client of another layout for it"
     if kind != "mutex" and options.fenced:

@@ -1,4 +1,4 @@
-"""What each kind of lock is in Redis: its scripts, their keys and arguments, and the channel that its waiters hear."""
+"""Each kind of lock in Redis: its scripts, their keys and arguments, and the channel of its waiters."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ Words = tuple[Argument, ...]
 
 
 class Ask(NamedTuple):
-    """What the words of a request are made of."""
+    """The values from which the words of a request are made."""
 
     names: Names
     claim: Claim
     terms: Terms
     word: str
-    """Of a join its place: "l" waits in the queue, "n" does not wait, "r" only reports. Of a leave "a", or "u" if a
+    """In a join, the place: "l" waits in the queue, "n" does not wait, "r" only reports. In a leave: "a", or "u" if a
     join was not answered."""
 
     @property

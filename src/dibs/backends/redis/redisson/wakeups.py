@@ -1,8 +1,8 @@
-"""Who hears a message of Redisson.
+"""Route the messages of Redisson to the waiters of this client.
 
-Of the waiters of this client on a channel, a message tells one to try. Where several may hold at once, each of them
-tells the next one after its try, until one needs all of the lock and has it: Redisson wakes them all together. A waiter
-that was told and gives up before it tries passes that on.
+A message tells one waiter of its channel to try. Where several may hold at once, each waiter tells the next one after
+its try, until a waiter gets the lock exclusively. Redisson wakes all of them together. A waiter that was told and gives
+up before it tries tells the next one.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 -- ARGV   lease in ms, the time in ms that a waiter may wait, place, holder, by. The place: "l" waits in the queue, "n"
 --        does not wait, "r" asks for a claim that is in the queue
 -- Gives  as mutex_join.lua; of a waiter, `next` says when it must ask again
--- Effect A repeated join reports. Whoever leaves the queue brings forward the deadlines of those behind.
+-- Effect A repeated join reports. A waiter that leaves the queue brings forward the deadlines of those behind it.
 
 -- (start.lua)
 local name, queue, deadlines, latch = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
