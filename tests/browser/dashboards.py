@@ -12,8 +12,11 @@ from urllib.request import urlopen
 
 from playwright.sync_api import Locator, Page, expect
 
+import dibs
 from lab.servers import guard
 from process.children import PATIENCE, Process
+
+NONE = "\N{EN DASH}"
 
 
 class Served(Process):
@@ -107,3 +110,28 @@ class Screen:
         read = """rows => rows.map((row) => [".lock-name", ".holder", ".token", ".waiters"].map(
             (cell) => row.querySelector(cell).textContent))"""
         return {name: (holder, token, waiters) for name, holder, token, waiters in self.rows.evaluate_all(read)}
+
+
+def truth(client: dibs.Client) -> dict[str, tuple[str, str, int]]:
+    found = {}
+    for info in client.locks():
+        first = info.holders[0] if info.holders else None
+        holder = "nobody" if first is None else first.label
+        found[info.name] = (holder, NONE if first is None else str(first.token), len(info.waiters))
+    return found
+
+
+def shown(screen: Screen) -> dict[str, tuple[str, str, int]]:
+    return {
+        name: (holder, token, int(waiters.split(" ")[0].replace(NONE, "0")))
+        for name, (holder, token, waiters) in screen.table().items()
+    }
+
+
+def is_equal(screen: Screen, client: dibs.Client) -> bool:
+    """The table shortens tokens and adds the command."""
+    there, seen = truth(client), shown(screen)
+    return there.keys() == seen.keys() and all(
+        seen[name][0].startswith(holder) and token.endswith(seen[name][1].lstrip("…")) and seen[name][2] == waiters
+        for name, (holder, token, waiters) in there.items()
+    )

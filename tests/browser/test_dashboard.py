@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 import dibs
 from browser.conftest import PATIENCE
-from browser.dashboards import Screen, Served, buffering_proxy, served
+from browser.dashboards import Screen, Served, buffering_proxy, is_equal, served
 from browser.looks import faint_texts, is_too_wide
 from lab.servers import ports
 from process.children import LASTING, Crew, until
@@ -22,7 +22,6 @@ from process.guarded import directory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("browser")]
 Visit = Callable[..., Screen]
-NONE = "\N{EN DASH}"
 HOSTILE = [
     "<img src=x onerror=alert(1)>",
     "<script>alert(2)</script>",
@@ -105,31 +104,6 @@ def visit(browser: Browser) -> Iterator[Visit]:
     for context in contexts:
         context.close()
     assert complaints == []
-
-
-def truth(client: dibs.Client) -> dict[str, tuple[str, str, int]]:
-    found = {}
-    for info in client.locks():
-        first = info.holders[0] if info.holders else None
-        holder = "nobody" if first is None else first.label
-        found[info.name] = (holder, NONE if first is None else str(first.token), len(info.waiters))
-    return found
-
-
-def shown(screen: Screen) -> dict[str, tuple[str, str, int]]:
-    return {
-        name: (holder, token, int(waiters.split(" ")[0].replace(NONE, "0")))
-        for name, (holder, token, waiters) in screen.table().items()
-    }
-
-
-def is_equal(screen: Screen, client: dibs.Client) -> bool:
-    """The table shortens tokens and adds the command."""
-    there, seen = truth(client), shown(screen)
-    return there.keys() == seen.keys() and all(
-        seen[name][0].startswith(holder) and token.endswith(seen[name][1].lstrip("…")) and seen[name][2] == waiters
-        for name, (holder, token, waiters) in there.items()
-    )
 
 
 def test_the_table_is_what_the_store_says_after_a_kill_and_a_stop(crew: Crew, server: Served, visit: Visit) -> None:

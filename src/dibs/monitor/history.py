@@ -240,7 +240,7 @@ def _without_overlap(found: list[Change], at: datetime) -> list[Change]:
 
 Kind = Literal["held", "waited"]
 KINDS: tuple[Kind, Kind] = ("held", "waited")
-"""The limits of spans: of holders, and of waiters."""
+"""Of a span: a holder has it, or a waiter."""
 
 
 class Span(NamedTuple):

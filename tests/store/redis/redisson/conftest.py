@@ -12,6 +12,7 @@ import redis
 from lab.redisson import PATIENCE, Redisson
 from lab.servers import ports, programs, shared_redis
 from lab.servers.shared import unique
+from lab.servers.supervisor import Server
 from store.redis.redisson.peers import Raw
 from store.sides import APIS, Python, python
 
@@ -62,3 +63,16 @@ def raw(prefix: str) -> Iterator[Raw]:
 def name(request: pytest.FixtureRequest) -> str:
     """Of this test alone: the server is shared."""
     return request.node.name.replace("[", "-").strip("]")
+
+
+@pytest.fixture
+def own(server: Server) -> Iterator[Raw]:
+    """The server of one module, which no other test uses."""
+    with closing(redis.Redis(port=server.port, protocol=2)) as client:
+        yield Raw(client, "")
+
+
+@pytest.fixture(params=APIS)
+def here(server: Server, request: pytest.FixtureRequest) -> Iterator[Python]:
+    with python(request.param, f"{server.url()}?layout=redisson") as side:
+        yield side

@@ -12,7 +12,7 @@ import redis
 
 from lab.redisson import PATIENCE, Held, Lock, Permits, Redisson, Semaphore
 from lab.servers.supervisor import until
-from store.sides import Shift, Turn
+from store.sides import Python, Shift, Turn
 
 LEASE = 20.0
 """Seconds for which Java takes a permit."""
@@ -127,3 +127,17 @@ class Raw:
             left = self.client.pttl(self.key(name))
             assert left > 0, "it is gone"
             seen, before = seen + (left > before), left
+
+
+def take_turns(java: Redisson, side: Python, raw: Raw, name: str, kind: Kind, client: Any) -> None:
+    """Each waits for the other once. Python begins: it sets the size of a semaphore."""
+    hold, theirs = side.take(kind.ours(client, name)), kind.java(java, name)
+    assert theirs.take(0) is None
+    waits = theirs.begin()
+    raw.wait_for(kind, name, 1)
+    side.do(hold.release)
+    assert theirs.held(waits)
+    ours = side.takes(kind.ours(client, name))
+    raw.wait_for(kind, name, 1)
+    theirs.give()
+    side.do(ours.result(PATIENCE).release)

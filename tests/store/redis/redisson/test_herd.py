@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import closing
 from typing import Any
 
 import pytest
-import redis
 
 from lab.redisson import PATIENCE
-from lab.servers.supervisor import Server, until
+from lab.servers.supervisor import until
 from store.redis.redisson.peers import LOCK, PERMITS, SEMAPHORE, WRITE, Kind, Raw
-from store.sides import APIS, Python, python
+from store.sides import Python
 
 pytestmark = pytest.mark.slow
 MANY = 20
-
-
-@pytest.fixture
-def own(server: Server) -> Iterator[Raw]:
-    with closing(redis.Redis(port=server.port, protocol=2)) as client:
-        yield Raw(client, "")
-
-
-@pytest.fixture(params=APIS)
-def here(server: Server, request: pytest.FixtureRequest) -> Iterator[Python]:
-    with python(request.param, f"{server.url()}?layout=redisson") as side:
-        yield side
 
 
 @pytest.mark.parametrize("kind", [LOCK, WRITE, SEMAPHORE, PERMITS], ids=str)

@@ -14,8 +14,8 @@ from lab.redisson import PATIENCE, Failed, Redisson, Sharded
 from lab.servers import ports, programs, redis_groups
 from lab.servers.redis import Redis
 from lab.servers.supervisor import Server, joint_url, until
-from store.redis.redisson.peers import FAIR, FENCED, KINDS, LOCK, SEMAPHORE, WRITE, Kind, Raw
-from store.sides import APIS, Python, python
+from store.redis.redisson.peers import FAIR, FENCED, KINDS, LOCK, SEMAPHORE, WRITE, Kind, Raw, take_turns
+from store.sides import Python, python
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("redisson-servers")]
 
@@ -34,40 +34,15 @@ def jvm(server: Server) -> Iterator[Redisson]:
         yield java
 
 
-@pytest.fixture
-def own(server: Server) -> Iterator[Raw]:
-    with closing(redis.Redis(port=server.port, protocol=2)) as client:
-        yield Raw(client, "")
-
-
-@pytest.fixture(params=APIS)
-def here(server: Server, request: pytest.FixtureRequest) -> Iterator[Python]:
-    with python(request.param, f"{server.url()}?layout=redisson") as side:
-        yield side
-
-
-def _take_turns(java: Redisson, side: Python, raw: Raw, name: str, kind: Kind, client: Any) -> None:
-    """Each waits for the other once."""
-    hold, theirs = side.take(kind.ours(client, name)), kind.java(java, name)
-    waits = theirs.begin()
-    raw.wait_for(kind, name, 1)
-    side.do(hold.release)
-    assert theirs.held(waits)
-    ours = side.takes(kind.ours(client, name))
-    raw.wait_for(kind, name, 1)
-    theirs.give()
-    side.do(ours.result(PATIENCE).release)
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_scripts_that_the_server_forgot(jvm: Redisson, here: Python, own: Raw, name: str, kind: Kind) -> None:
     client = here.client()
-    _take_turns(jvm, here, own, name, kind, client)
+    take_turns(jvm, here, own, name, kind, client)
     hold = here.take(kind.ours(client, name))
     own.client.script_flush()
     here.do(hold.release)
     own.client.script_flush()
-    _take_turns(jvm, here, own, name, kind, client)
+    take_turns(jvm, here, own, name, kind, client)
 
 
 def test_a_server_that_restarts_with_its_data(server: Server, jvm: Redisson, here: Python, own: Raw, name: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from lab.redisson import NEWEST, PATIENCE, VERSIONS, Redisson
 from lab.servers import ports, programs, shared_redis
 from lab.servers.shared import unique
-from store.redis.redisson.peers import KINDS, Kind, Raw
+from store.redis.redisson.peers import KINDS, Kind, Raw, take_turns
 from store.sides import APIS, Python
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("redisson")]
@@ -44,17 +44,7 @@ def older(request: pytest.FixtureRequest) -> Iterator[Redisson]:
 
 @pytest.mark.parametrize(("side", "kind"), [(APIS[n % 2], kind) for n, kind in enumerate(KINDS)], indirect=["side"])
 def test_each_waits_for_the_other(older: Redisson, side: Python, raw: Raw, name: str, kind: Kind) -> None:
-    theirs, client = kind.java(older, name), side.client()
-    hold = side.take(kind.ours(client, name))
-    assert theirs.take(0) is None
-    waits = theirs.begin()
-    raw.wait_for(kind, name, 1)
-    side.do(hold.release)
-    assert theirs.held(waits)
-    ours = side.takes(kind.ours(client, name))
-    raw.wait_for(kind, name, 1)
-    theirs.give()
-    side.do(ours.result(PATIENCE).release)
+    take_turns(older, side, raw, name, kind, side.client())
 
 
 @pytest.mark.parametrize("side", ["blocking"], indirect=True)
