@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import dibs
+import dibs.aio
 from dibs.core.grants import Grant
 from dibs.core.kinds.hold_stack import HoldStack
 from dibs.core.rule import Claim
@@ -35,6 +38,54 @@ def test_a_renewal_that_is_due_in_the_middle_of_a_release_does_not_make_it_a_los
         watchdog.take = due_just_then  # type: ignore[method-assign]
         step(client._core.registry.release(hold._core))
         assert not client.lock("job").locked()
+
+
+class JustBefore(dict[bytes, Grant]):
+    """A table of grants that calls a function before the next grant is taken out of it."""
+
+    def __init__(self, grants: dict[bytes, Grant], tell: Callable[[Grant], None]) -> None:
+        super().__init__(grants)
+        self._tell: list[Callable[[Grant], None]] = [tell]
+
+    def pop(self, claim_id: bytes, default: Any = None) -> Any:
+        if self._tell and claim_id in self:
+            self._tell.pop()(self[claim_id])
+        return super().pop(claim_id, default)
+
+
+@pytest.mark.parametrize("way", ["release", "with", "asyncio"])
+def test_nor_does_one_in_the_middle_of_the_free_path_of_a_release(way: str) -> None:
+    with dibs.connect("memory://release-race") as client:
+        dropped = list[bool]()
+
+        def drop_it_just_before(core: Any) -> None:
+            watchdog = core.watchdog
+
+            def turn(grant: Grant) -> None:
+                grant.renew_at = 0.0
+                watchdog.schedule(grant)
+                step(watchdog.watch())
+                dropped.append(grant.dropped)
+
+            watchdog.renewing = JustBefore(watchdog.renewing, turn)
+
+        async def in_a_loop() -> None:
+            async with dibs.aio.connect("memory://release-race") as other, other.lock("job"):
+                drop_it_just_before(other._core)
+
+        if way == "asyncio":
+            asyncio.run(in_a_loop())
+        elif way == "with":
+            with client.lock("job"):
+                drop_it_just_before(client._core)
+        else:
+            hold = client.lock("job").acquire()
+            assert hold is not None
+            drop_it_just_before(client._core)
+            hold.release()
+            assert hold.lost_reason is None
+        assert dropped == [True]
+        assert not client.lock("job").locked(), "the release waits until it is given back"
 
 
 def test_two_threads_release_one_hold() -> None:

@@ -139,8 +139,10 @@ class QueueGrantor:
         try:
             hold.over = grant.leaving = True
             if self._watchdog.renewing.pop(claim.id, None) is None:  # the thread that pops a grant ends it
+                if grant.dropped and grant.loss is None:  # the watchdog gives it back: wait for that here, too
+                    return self._leave_again(claim, until)
                 grant.leaving = False
-                hold.over = grant.loss is None and not grant.dropped  # another thread releases it; otherwise it is lost
+                hold.over = grant.loss is None  # another thread releases it; otherwise it is lost
                 return None
             grant.state = OVER
             grant.holds.clear()
