@@ -141,7 +141,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="mutants", description=__doc__.split("\n\n")[0])
     parser.add_argument("--list", action="store_true", help="names and files, and no more")
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="those whose name contains it")
-    parser.add_argument("--area", help="those of one area: core, verbs, sqlite, redis, postgresql, mysql, stores")
+    parser.add_argument(
+        "--area", help="those of one area: core, verbs, sqlite, redis, redisson, postgresql, mysql, stores"
+    )
     parser.add_argument("--tier", choices=(FAST, FULL), default=FULL, help="`full` includes `fast`")
     parser.add_argument("--random", type=int, default=0, metavar="K", help="as many random ones besides")
     parser.add_argument("--seed", type=int, default=SEED)

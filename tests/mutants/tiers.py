@@ -108,6 +108,10 @@ AREAS: dict[str, tuple[str, list[Stage]]] = {
             _full("tests/security"),
         ],
     ),
+    "backends/redis/redisson/": (
+        "redisson",
+        [_full("tests/store/redis/redisson"), _full(*_on("redisson", CONTRACT))],
+    ),
     "backends/postgresql/": (
         "postgresql",
         [

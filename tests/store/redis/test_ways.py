@@ -83,6 +83,12 @@ async def test_tls_with_a_certificate_of_ones_own(world: World, secure: Server, 
 
 
 @both_apis
+async def test_redissons_layout_over_tls(world: World, secure: Server, pems: Certificates) -> None:
+    options = {"layout": "redisson", **shown_to(pems)}
+    await is_of_use(world, secure.url(), lambda client: [client.lock(f"fenced-{world.api}", fenced=True)], **options)
+
+
+@both_apis
 async def test_much_at_once_over_tls(world: World, secure: Server, pems: Certificates) -> None:
     """More than one record of TLS holds, in both directions: what is read of it is all that came."""
     client = world.client(secure.url(), **shown_to(pems))

@@ -96,6 +96,12 @@ class Raw:
         found: list[bytes] = self.client.lrange(f"redisson_lock_queue:{{{self.key(name)}}}", 0, -1)
         return [holder.decode() for holder in found]
 
+    def may_wait(self, name: str, holder: str) -> float:
+        """For how many seconds more a waiter of a fair lock counts as alive."""
+        until_ms = self.client.zscore(f"redisson_lock_timeout:{{{self.key(name)}}}", holder)
+        seconds, microseconds = self.client.time()
+        return float("inf") if until_ms is None else float(until_ms) / 1e3 - seconds - microseconds / 1e6
+
     def holders(self, name: str) -> dict[str, int]:
         """How often each holder holds."""
         found: dict[bytes, bytes] = self.client.hgetall(self.key(name))

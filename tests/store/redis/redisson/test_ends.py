@@ -72,6 +72,28 @@ def test_python_gets_the_lock_of_a_killed_java(side: Python, raw: Raw, name: str
             side.do(one.result(PATIENCE).release)
 
 
+@pytest.mark.parametrize("side", ["aio"], indirect=True)
+def test_a_killed_waiter_of_a_fair_lock_is_passed_over(side: Python, raw: Raw, name: str) -> None:
+    """When the time is over that a waiter without a timeout has: here a second, on either side."""
+    where = f"{ports.HOST}:{shared_redis.redis().port}"
+    client = side.client(below="&fair_wait=1", lease=2)
+    with Redisson(where, prefix=raw.prefix, fair_wait=1, timeout=PATIENCE) as java:
+        hold = side.take(FAIR.ours(client, name))
+        dead = java.fair(name)
+        dead.begin_take()
+        raw.wait_for(FAIR, name, 1)
+        java.kill()
+    waits = side.begin(FAIR.ours(client, name).acquire)
+    longest = 2 + 1 + 1  # the lease, and a second for each waiter
+
+    def counts_the_same() -> bool:
+        return any(raw.may_wait(name, holder) <= longest for holder in raw.queue(name) if holder != dead.holder)
+
+    until(counts_the_same, PATIENCE, "Python waits, and counts as alive no longer")
+    side.do(hold.release)
+    side.do(waits.result(PATIENCE).release)
+
+
 @pytest.mark.parametrize("kind", [LOCK, FENCED, FAIR, WRITE], ids=str)
 def test_a_lease_of_java_ends(java: Redisson, side: Python, name: str, kind: Kind) -> None:
     theirs = kind.theirs(java, name)

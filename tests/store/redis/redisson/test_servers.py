@@ -14,6 +14,8 @@ from lab.redisson import PATIENCE, Failed, Redisson, Sharded
 from lab.servers import ports, programs, redis_groups
 from lab.servers.redis import Redis
 from lab.servers.supervisor import Server, joint_url, until
+from store.faults.refusals import busy
+from store.faults.stores import SLOW
 from store.redis.redisson.peers import FAIR, FENCED, KINDS, LOCK, SEMAPHORE, WRITE, Kind, Raw, take_turns
 from store.sides import Python, python
 
@@ -173,6 +175,24 @@ def _until_one_waits(nodes: tuple[Server, ...], name: str, kind: Kind, *, is_sha
         return any(name.encode() in channel for channel in found)
 
     until(waits, PATIENCE, f"one waits for {name} ({kind})")
+
+
+def test_a_cluster_that_is_busy_at_first(name: str) -> None:
+    """It could not say if it has sharded messages: it is asked again."""
+    programs.require("redis")
+    with (
+        redis_groups.cluster(*SLOW, primaries=1, node_timeout_ms=60_000) as group,
+        python("blocking", joint_url("redis+cluster", group[:1], "?layout=redisson")) as side,
+    ):
+        client = side.client()
+        side.inspect(name, client)  # it knows the servers from here on
+        with busy(group[0]), pytest.raises(dibs.StoreUnavailable):
+            side.take(client.lock(name), timeout=1)
+        hold = side.take(client.lock(name))
+        waits = side.takes(side.client().lock(name))
+        _until_one_waits(group, name, LOCK, is_sharded=True)
+        side.do(hold.release)
+        side.do(waits.result(PATIENCE).release)
 
 
 def _a_latch(java: Redisson, side: Python, name: str) -> None:

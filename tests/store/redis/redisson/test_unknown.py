@@ -111,6 +111,23 @@ def test_a_release_that_is_not_answered_says_if_it_was_lost_before(
         far.do(hold.release)
 
 
+@pytest.mark.parametrize("kind", [LOCK, FAIR, WRITE], ids=str)
+def test_a_holder_that_is_cut_off_loses_the_lock_before_another_gets_it(
+    far: Python, proxy: Proxy, here: Raw, name: str, kind: Kind
+) -> None:
+    url = f"{shared_redis.redis().url()}?layout=redisson&prefix={here.prefix}"
+    with python("blocking", url) as near:
+        hold = far.take(kind.ours(far.client(lease=2), name))
+        waits = near.takes(kind.ours(near.client(), name))
+        here.wait_for(kind, name, 1)
+        proxy.add(Refuse())
+        proxy.cut()
+        ours = waits.result(PATIENCE)
+        with pytest.raises(dibs.LockLost):
+            hold.check()
+        near.do(ours.release)
+
+
 def test_a_latch_is_counted_down_once(far: Python, proxy: Proxy, here: Raw, name: str) -> None:
     latch = far.client().latch(name)
     far.do(lambda: latch.arm(3))
