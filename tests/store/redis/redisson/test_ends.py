@@ -215,7 +215,8 @@ def test_python_gives_up_and_the_next_one_is_served(java: Redisson, side: Python
     raw.wait_for(FAIR, name, 1)
     stays = FAIR.java(java, name)
     waits = stays.begin()
-    raw.wait_for(FAIR, name, 2)
+    channel = f"redisson_lock__channel:{{{raw.key(name)}}}:{stays.handle.holder}"
+    until(lambda: raw.listening(channel) == 1, PATIENCE, "Java waits for its turn")
 
     async def at_once() -> None:
         theirs.give()

@@ -64,6 +64,14 @@ def test_a_fair_waiter_hears_again_after_a_message_that_came_too_early(ana: Seat
     assert ana.hears(waits) is TRY
 
 
+def test_a_fair_waiter_that_gives_up_after_it_was_told_tells_the_next_one(ana: Seat) -> None:
+    holder, *waiting = [ana.joined(QUEUE, kind="fair mutex")[0] for _ in range(3)]
+    ana.leave(holder)
+    for waits in waiting:
+        assert ana.hears(waits) is TRY
+        ana.leave(waits)
+
+
 @pytest.mark.parametrize("option", ["fair_wait=5", "sharded=on", "fair_wait=0&layout=redisson"])
 def test_options_of_this_layout_are_refused_elsewhere(option: str) -> None:
     with pytest.raises(ValueError, match=r"layout=redisson|at least 1"):

@@ -87,6 +87,18 @@ def test_the_reply_to_an_acquire(far: Python, proxy: Proxy, here: Raw, name: str
     assert _free(here, kind, name)
 
 
+@pytest.mark.parametrize("renew", [True, False], ids=["semaphore", "permits"])
+def test_the_reply_to_an_acquire_of_two_permits(far: Python, proxy: Proxy, here: Raw, name: str, renew: bool) -> None:
+    """There are enough for a second time."""
+    semaphore = far.client(lease=60).semaphore(name, 5, renew=renew)
+    far.do(far.take(semaphore).release)
+    _lose_the_next_reply(proxy, *HELD)
+    hold = far.do(lambda: semaphore.acquire(2, timeout=PATIENCE))
+    assert here.client.get(here.key(name)) == b"3"
+    far.do(hold.release)
+    assert here.client.get(here.key(name)) == b"5"
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_the_reply_to_a_release(far: Python, proxy: Proxy, here: Raw, name: str, kind: Kind) -> None:
     """Nothing is given back twice, and the holder is not told that it had lost it."""
