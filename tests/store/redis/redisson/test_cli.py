@@ -230,7 +230,7 @@ def test_permits_with_a_lease_have_holders(cli: Cli) -> None:
     (holder,) = ids(cli)
     assert re.fullmatch("[0-9a-f]{32}", holder)
     assert cli.run("wait", "a", "--timeout", "0").returncode == 75
-    with closing(redis.Redis(port=shared_redis.redis().port)) as server:
+    with closing(redis.Redis(port=shared_redis.redis().port, protocol=2)) as server:
         before = server.info("commandstats")["cmdstat_evalsha"]["calls"]
         waiting = cli.start("wait", "a")
         until(lambda: server.info("commandstats")["cmdstat_evalsha"]["calls"] > before, what="a look at the lock")
