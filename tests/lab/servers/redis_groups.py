@@ -82,8 +82,11 @@ def cluster(
         for primary, replica in zip(nodes[:primaries], nodes[primaries:], strict=True):
             order = ("CLUSTER", "REPLICATE", primary.ask("CLUSTER", "MYID"))
             until(functools.partial(replica.ask, *order), what="a replica")
-        until(lambda: all(_whole(node, len(nodes)) for node in nodes), what="every slot served, every replica known")
         pairs = list(zip(nodes[:primaries], nodes[primaries:], strict=True))
+        until(lambda: all(in_step(primary, (replica,)) for primary, replica in pairs), what="replicas in step")
+        for primary in nodes[:primaries]:
+            primary.ask("FLUSHALL")  # a replica is not known before its first write, else a ping after 10 s
+        until(lambda: all(_whole(node, len(nodes)) for node in nodes), what="every slot served, every replica known")
         until(lambda: all(in_step(primary, (replica,)) for primary, replica in pairs), what="replicas in step")
         yield nodes
 
