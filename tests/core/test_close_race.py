@@ -83,7 +83,7 @@ def test_in_threads() -> None:
 def test_a_client_that_is_closed_in_the_middle_of_a_free_acquire_holds_nothing(moment: str) -> None:
     """Just before the claim is sent, and while the answer is on its way."""
     with dibs.connect("memory://close-free") as other:
-        client = dibs.connect("memory://close-free")
+        client = dibs.connect("memory://close-free", lease=2)  # which ends what comes after the close
         assert not client.inspect("a").holders  # the way to the store is opened at first use
         line: Any = client._core.opened._queue
         usual = line.take_now
