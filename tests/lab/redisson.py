@@ -83,6 +83,10 @@ class Handle:
         """Interrupt the thread in the verb that runs; without one nothing happens."""
         self._process.tell("-", "interrupt", self._id).result(PATIENCE)
 
+    def is_asleep(self) -> bool:
+        """Its thread waits for a message about the lock. A message about a read-write lock wakes no other thread."""
+        return self._process.tell("-", "asleep", self._id).result(PATIENCE)[1] == "true"
+
     def _number(self, *words: object) -> int:
         return int(self.ask(*words)[1])
 

@@ -171,13 +171,15 @@ def test_latch(server: Server, java: Redisson, name: str) -> None:
 
 
 def test_a_handle_waits_until_another_gives(server: Server, java: Redisson, name: str) -> None:
-    lock = java.lock(name)
+    lock, other = java.lock(name), java.lock(name)
     assert lock.take()
-    waiting = java.lock(name).begin_take()
+    waiting = other.begin_take()
     listened_to(server, f"redisson_lock__channel:{{{name}}}")
+    until(other.is_asleep, PATIENCE, "it sleeps")
     assert not waiting.done()
     released = lock.give()
     assert granted(waiting.result(PATIENCE)).at > released
+    assert not other.is_asleep()
 
 
 def test_interrupt(java: Redisson, name: str) -> None:

@@ -10,6 +10,7 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
@@ -162,6 +163,8 @@ public final class RedissonProgram {
             if (words[1].equals("interrupt")) { // at once: the handle's own thread is busy
                 handles.get(words[2]).worker.interrupt();
                 say(words[0], "interrupted");
+            } else if (words[1].equals("asleep")) {
+                say(words[0], value(handles.get(words[2]).worker.isAsleep()));
             } else if (words[1].equals("make")) { // kind, name, the handle to be beside
                 Worker worker = words[4].isEmpty() ? new Worker(words[0]) : handles.get(words[4]).worker;
                 Handle handle = new Handle(words[0], worker);
@@ -236,6 +239,15 @@ public final class RedissonProgram {
                 }
                 LockSupport.parkNanos(100_000);
             }
+        }
+
+        /** Whether the verb that runs waits for a message of its lock: Redisson keeps a semaphore for that. */
+        boolean isAsleep() {
+            Thread thread = running;
+            return thread != null
+                    && Set.of(Thread.State.WAITING, Thread.State.TIMED_WAITING).contains(thread.getState())
+                    && Arrays.stream(thread.getStackTrace())
+                            .anyMatch(frame -> frame.getClassName().equals("java.util.concurrent.Semaphore"));
         }
     }
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import redis
 
-from lab.redisson import PATIENCE, Held, Lock, Permits, Redisson, Semaphore
+from lab.redisson import PATIENCE, Fenced, Held, Lock, Permits, Redisson, Semaphore
 from lab.servers.supervisor import until
 from store.sides import Python, Shift, Turn
 
@@ -29,6 +29,11 @@ class Theirs:
         if isinstance(self.handle, Permits):
             return self.handle.begin_take(1, timeout, LEASE)
         return self.handle.begin_take(timeout=timeout)
+
+    def sleeps(self) -> None:
+        """Until a message about a read-write lock would wake it. No thread sleeps for a fenced lock."""
+        if not isinstance(self.handle, Fenced):
+            until(self.handle.is_asleep, PATIENCE, "it sleeps")
 
     def take(self, timeout: float | None = None) -> Held | None:
         return self.held(self.begin(timeout))
@@ -141,6 +146,7 @@ def take_turns(java: Redisson, side: Python, raw: Raw, name: str, kind: Kind, cl
     assert theirs.take(0) is None
     waits = theirs.begin()
     raw.wait_for(kind, name, 1)
+    theirs.sleeps()
     side.do(hold.release)
     assert theirs.held(waits)
     ours = side.takes(kind.ours(client, name))

@@ -184,6 +184,7 @@ def test_java_is_interrupted_and_the_next_one_is_served(
     hold, theirs = side.take(kind.ours(side.client(), name)), kind.java(java, name)
     waits = theirs.begin()
     raw.wait_for(kind, name, 1)
+    theirs.sleeps()
     stays = side.takes(kind.ours(side.client(), name))
     raw.wait_for(kind, name, 2)
     theirs.handle.interrupt()
@@ -237,6 +238,7 @@ def test_a_client_that_closes_gives_everything_back(
     theirs = kind.java(java, name)
     waits = theirs.begin()
     raw.wait_for(kind, name, 1)
+    theirs.sleeps()
     side.do(client.close)
     assert hold.lost_reason == "closed"
     assert theirs.held(waits)

@@ -156,6 +156,7 @@ def _pass_on(
     hold, theirs = side.take(kind.ours(client, name)), kind.java(java, name)
     waits = theirs.begin()
     _until_one_waits(nodes, name, kind, is_sharded=is_sharded)
+    theirs.sleeps()
     side.do(hold.release)
     assert theirs.held(waits)
     ours = side.takes(kind.ours(client, name))

@@ -23,6 +23,7 @@ def test_each_waits_for_the_other(java: Redisson, side: Python, raw: Raw, name: 
     assert theirs.take(0) is None
     waits = theirs.begin()
     raw.wait_for(kind, name, 1)
+    theirs.sleeps()
     assert not waits.done()
     side.do(held.release)
     assert theirs.held(waits)
