@@ -21,7 +21,7 @@ from lab.servers import shared_redis
 from process.children import PATIENCE, until
 
 HOLDER = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d{19}"
-TOKENS = re.compile(r"token|1970|\b\d{5,}h\d+m", re.IGNORECASE)
+TOKENS = re.compile(r"token|\b1970-\d\d-|\b\d{5,}h\d+m", re.IGNORECASE)
 """What must not be said of a holder without a token, whose age is not known."""
 SHOW_TOKEN = ("--", "sh", "-c", 'echo "${DIBS_TOKEN-unset} $DIBS_NAME $DIBS_LEASE"')
 
