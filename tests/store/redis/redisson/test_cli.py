@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import redis
@@ -18,7 +19,7 @@ import dibs
 from cli.commands import Cli, Terminal
 from dibs.monitor import break_log
 from lab.servers import shared_redis
-from process.children import PATIENCE, until
+from process.children import PATIENCE
 
 HOLDER = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d{19}"
 TOKENS = re.compile(r"token|\b1970-\d\d-|\b\d{5,}h\d+m", re.IGNORECASE)
@@ -230,10 +231,11 @@ def test_permits_with_a_lease_have_holders(cli: Cli) -> None:
     (holder,) = ids(cli)
     assert re.fullmatch("[0-9a-f]{32}", holder)
     assert cli.run("wait", "a", "--timeout", "0").returncode == 75
-    with closing(redis.Redis(port=shared_redis.redis().port, protocol=2)) as server:
-        before = server.info("commandstats")["cmdstat_evalsha"]["calls"]
+    address = {"port": shared_redis.redis().port, "protocol": 2, "socket_timeout": PATIENCE}
+    with closing(redis.Redis(**address)) as server, server.monitor() as monitor:
         waiting = cli.start("wait", "a")
-        until(lambda: server.info("commandstats")["cmdstat_evalsha"]["calls"] > before, what="a look at the lock")
+        prefix = parse_qs(urlsplit(cli.url).query)["prefix"][0]
+        assert next(seen for seen in monitor.listen() if f" {prefix}a " in seen["command"]), "it looks at the lock"
     assert cli.run("break", "a", "--holder", holder, "--yes").returncode == 0
     assert waiting.process.wait(PATIENCE) == 0
     with pytest.raises(dibs.LockLost):
