@@ -20,7 +20,7 @@ from lab.servers.supervisor import until
 from store.redis.redisson.peers import Raw
 from store.sides import Python, python
 
-SLACK = 5.0
+SLACK = 2.0
 """Seconds by which a time may differ."""
 LEASE = 20.0
 """Java is told its lease. Its watchdog would cut the longer one of a writer that re-enters, at any moment."""
