@@ -184,7 +184,6 @@ def test_java_is_interrupted_and_the_next_one_is_served(
     hold, theirs = side.take(kind.ours(side.client(), name)), kind.java(java, name)
     waits = theirs.begin()
     raw.wait_for(kind, name, 1)
-    theirs.sleeps()
     stays = side.takes(kind.ours(side.client(), name))
     raw.wait_for(kind, name, 2)
     theirs.handle.interrupt()
