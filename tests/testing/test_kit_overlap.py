@@ -137,3 +137,13 @@ def test_many_threads_that_respect_the_lock(dibs_client: KitClient) -> None:
     workers = [Aside(work) for _ in range(4)]
     assert sum(worker.result() for worker in workers) == 80
     assert not dibs_client.overlaps
+
+
+def test_observers_hear_of_a_release(dibs_client: KitClient) -> None:
+    """The kit stands between a client and its registry: what the registry says of a release must pass."""
+    heard: list[dibs.Event] = []
+    stop = dibs.observe(heard.append)
+    with dibs_client.lock("job"):
+        pass
+    stop()
+    assert [event.what for event in heard] == ["acquired", "released"]

@@ -139,13 +139,13 @@ class WatchedRegistry:
                 self._record.begin((self._store, request.name), hold)
             return held
 
-    def release(self, hold: Hold) -> Coroutine[Any, Any, None]:
+    def release(self, hold: Hold) -> Coroutine[Any, Any, bool]:
         self._end(hold)
         return self._release(hold)
 
-    async def _release(self, hold: Hold) -> None:
+    async def _release(self, hold: Hold) -> bool:
         with self._stage.call(self._runtime, FOREVER):
-            await self._registry.release(hold)
+            return await self._registry.release(hold)
 
     def abandon(self, hold: Hold) -> None:
         self._end(hold)
