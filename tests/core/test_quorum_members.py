@@ -23,6 +23,8 @@ class Clock:
     def __init__(self) -> None:
         self.time = 100.0
         self.closed = 0
+        self.until = 0.0
+        """The end of the last requests."""
 
     def now(self) -> float:
         return self.time
@@ -31,6 +33,7 @@ class Clock:
         return self
 
     async def gather(self, jobs: Sequence[Job | None], until: float, enough: Callable[[], bool]) -> None:
+        self.until = until
         for job in jobs:
             if job is not None and not enough():
                 await job()
@@ -44,9 +47,9 @@ def clock() -> Clock:
     return Clock()
 
 
-def members(clock: Clock, count: int) -> Members:
-    lines = [SimpleNamespace(close=clock.close) for _ in range(count)]
-    members = [Member(f"m{number}", line) for number, line in enumerate(lines)]  # type: ignore[arg-type]
+def members(clock: Clock, count: int, round_trip: float = 0.0) -> Members:
+    queues = [SimpleNamespace(close=clock.close, round_trip=lambda: round_trip) for _ in range(count)]
+    members = [Member(f"m{number}", queue) for number, queue in enumerate(queues)]  # type: ignore[arg-type]
     return Members(members, clock, {})  # type: ignore[arg-type]
 
 
@@ -121,14 +124,14 @@ def test_all_are_asked_until_a_majority_is_clear(clock: Clock) -> None:
         told.append((len(answers), missing))
         return len(answers) == 4
 
-    async def number(seat: Seat) -> int:
+    async def number(seat: Seat, end: float) -> int:
         return seat.number
 
     assert len(step(quorum.ask_all(number, 101.0, is_clear))) == 4
     assert told == [(3, 1), (4, 0)], "who is known to be silent is not missed"
     assert len(step(quorum.ask_all(number, 101.0))) == quorum.needed
 
-    async def few(seat: Seat) -> int:
+    async def few(seat: Seat, end: float) -> int:
         if seat.number:
             raise StoreUnavailable("silent")
         return 0
@@ -188,3 +191,17 @@ def test_what_is_promised_and_what_is_dangerous() -> None:
     ):
         (finding,) = dangers(3, 2, answered, ["m0: silent"], 0.0)
         assert finding.what.startswith(said)
+
+
+@pytest.mark.parametrize(("round_trip", "until", "end"), [(0.0, 100.001, 100.05), (0.2, 100.1, 100.4), (0.2, 105, 105)])
+def test_a_try_that_begins_just_before_the_deadline_gives_members_time(
+    clock: Clock, round_trip: float, until: float, end: float
+) -> None:
+    """A healthy member that had a millisecond was backed off, and counted as silent in the error."""
+    ends = []
+
+    async def ask(seat: Seat, end: float) -> None:
+        ends.append(end)
+
+    step(members(clock, 3, round_trip).ask_all(ask, until))
+    assert [*ends, clock.until] == pytest.approx([end, end, end])

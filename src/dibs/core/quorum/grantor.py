@@ -28,7 +28,7 @@ from dibs.core.grants import Grant, Hold, Request
 from dibs.core.loss import BROKEN, GIVEN_BACK
 from dibs.core.queue import NOWHERE, ClientIdentity, Leave, Unsent
 from dibs.core.quorum import votes as vote_rules
-from dibs.core.quorum.members import Health, Members, Seat
+from dibs.core.quorum.members import SHORTEST_STEP, Health, Members, Seat
 from dibs.core.quorum.store import QuorumStore
 from dibs.core.registry import HoldRegistry
 from dibs.core.rule import Claim, Prepared, Standing
@@ -38,8 +38,6 @@ from dibs.info import Finding, LockInfo
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.15
 """Between two ballots, in seconds; the limit grows with each ballot."""
-_SHORTEST_STEP = 0.05
-"""How long a member has to answer, even if the lease is short."""
 _LOOK = 0.5
 """How often to poll for a change of leader: members send no notices."""
 
@@ -113,7 +111,7 @@ class QuorumGrantor:
                 ballot = self._fresh_ballot(grant, weight, description, sent_at)
                 try:
                     # The last ballot may begin late: a healthy member must not be backed off for that.
-                    until = max(min(give_up, sent_at + _step(ballot)), sent_at + _SHORTEST_STEP)
+                    until = max(min(give_up, sent_at + _step(ballot)), sent_at + SHORTEST_STEP)
                     won = await self._poll(grant, ballot, sent_at, until)
                 except StoreUnavailable:
                     await self._withdraw(grant, ballot)
@@ -207,7 +205,7 @@ class QuorumGrantor:
     async def inspect(self, name: str, until: float) -> LockInfo:
         needed = self._members.needed
         replies = await self._members.ask_all(
-            lambda seat: seat.queue.inspect(name, until),
+            lambda seat, end: seat.queue.inspect(name, end),
             until,
             lambda queues, missing: vote_rules.is_clear(queues, missing, needed),
         )
@@ -216,18 +214,18 @@ class QuorumGrantor:
     async def page(self, prefix: str, after: str, until: float) -> list[LockInfo]:
         needed = self._members.needed
         replies = await self._members.ask_all(
-            lambda seat: seat.queue.page(prefix, after, until),
+            lambda seat, end: seat.queue.page(prefix, after, end),
             until,
             lambda pages, missing: vote_rules.is_clear(chain.from_iterable(pages), missing, needed),
         )
         return vote_rules.page(list(replies.values()), needed)
 
     async def revoke(self, name: str, token: int, until: float) -> bool:
-        replies = await self._members.ask_all(lambda seat: seat.queue.revoke(name, token, until), until)
+        replies = await self._members.ask_all(lambda seat, end: seat.queue.revoke(name, token, end), until)
         return any(replies.values())
 
     async def evict(self, name: str, token: int, until: float) -> bool:
-        replies = await self._members.ask_all(lambda seat: seat.queue.evict(name, token, until), until)
+        replies = await self._members.ask_all(lambda seat, end: seat.queue.evict(name, token, end), until)
         return any(replies.values())
 
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
@@ -237,7 +235,7 @@ class QuorumGrantor:
         """The names of the members, and the id of the first that answers: the same for all clients that reach the same
         members."""
         seats = sorted(self._members.seats, key=lambda seat: seat.shown)
-        until = min(until, self._now() + LEAST_PATIENCE)
+        until = self._members.fair_end(min(until, self._now() + LEAST_PATIENCE))
         replies = await self._members.ask(
             lambda seat: seat.queue.identity(until), seats, until,
             lambda answers: seats[0].number in answers and len(answers) >= self._members.needed,
@@ -248,7 +246,7 @@ class QuorumGrantor:
 
     async def ping(self, until: float) -> object:
         """Unlike `identity`, it does not wait for the first member: a majority is enough."""
-        return await self._members.ask_all(lambda seat: seat.queue.identity(until), until)
+        return await self._members.ask_all(lambda seat, end: seat.queue.identity(end), until)
 
     async def doctor(self, until: float) -> list[Finding]:
         return await self._members.doctor(self._guard, until)
@@ -413,7 +411,7 @@ def answer_from(grant: Grant, standing: Standing, sent_at: float) -> None:
 
 def _step(claim: Claim) -> float:
     """How long members have for one round: a sixth of the lease."""
-    return max(claim.lease / 6, _SHORTEST_STEP)
+    return max(claim.lease / 6, SHORTEST_STEP)
 
 
 def _standings(ballot: Ballot, replies: Mapping[int, Mapping[bytes, Standing | None]]) -> list[Standing]:

@@ -20,6 +20,8 @@ from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import Finding, duration
 
 T = TypeVar("T")
+SHORTEST_STEP = 0.05
+"""How long a member has to answer at least, in seconds, even if the lease is short or the deadline has passed."""
 _A_MOMENT = 1.0
 """How long a member that did not answer is left out, in seconds."""
 _SURE = 3
@@ -142,20 +144,27 @@ class Members:
                 seat.failed("no answer in time", self._now())
         return replies
 
+    def fair_end(self, until: float) -> float:
+        """`until`, or later if the members could not answer by then. The last try of a caller may begin just before its
+        deadline: healthy members must not be backed off, and not counted as silent, for that."""
+        slowest = max(seat.queue.round_trip() for seat in self.seats)
+        return max(until, self._now() + max(SHORTEST_STEP, 2 * slowest))
+
     async def ask_all(
         self,
-        verb: Callable[[Seat], Awaitable[T]],
+        verb: Callable[[Seat, float], Awaitable[T]],
         until: float,
         is_clear: Callable[[Collection[T], int], bool] = lambda *_: True,
     ) -> dict[int, T]:
         """Ask every member; StoreUnavailable unless a majority answers. `is_clear` gets the replies, and the number of
         healthy members without one; it returns whether the missing replies cannot change the result."""
+        end = self.fair_end(until)
 
         def enough(answers: Mapping[int, T]) -> bool:
             missing = sum(seat.number not in answers and seat.health.trouble is None for seat in self.seats)
             return len(answers) >= self.needed and is_clear(answers.values(), missing)
 
-        replies = await self.ask(verb, self.seats, until, enough)
+        replies = await self.ask(lambda seat: verb(seat, end), self.seats, end, enough)
         self.check(len(replies))
         return replies
 
