@@ -19,11 +19,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from dibs.core import grants
 from dibs.runtime import threads
-from dibs.testing.contract.stores import LOCK, VERBS
 from dibs.testing.contract.worlds import subject_of
 
-pytest_plugins = ["dibs.testing.plugin", "lab.suite", "pace"]
+pytest_plugins = ["dibs.testing.plugin", "lab.suite", "freezes"]
+SERVERS = frozenset({"zookeeper", "redis", "redisson", "postgresql", "mariadb", "five"})
+"""One store of each kind, as tests/full.txt names them."""
 # A TLS context reads all authorities of the system, which takes ten times as long as the rest of a client on MySQL, and
 # every test there makes one. Tests that encrypt name the authority that they trust.
 os.environ["SSL_CERT_FILE"] = os.devnull
@@ -32,12 +34,15 @@ _SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM, signal
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return  # the controller of xdist runs no test, and keeps what it has
+    # Runs of pytest that a test starts have options of their own: --junitxml would overwrite the report of this run.
+    os.environ.pop("PYTEST_ADDOPTS", None)
     # A shell without job control starts background jobs with SIGINT and SIGQUIT ignored, and nohup ignores SIGHUP.
-    # Tests and the programs they start need these signals. The controller of xdist runs no test and keeps what it has.
-    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
-        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_IGN:
-                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    # Tests and the programs they start need these signals.
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -52,13 +57,29 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
-def pytest_mark_usual_apis(items: list[pytest.Item]) -> None:
-    """Servers behind a sentinel, in a cluster or far away are asked for a part of the contract suite. Their connections
-    are those of the store itself, which both APIs are asked for: the async API of these is for the soak."""
+def pytest_place_contract(items: list[pytest.Item]) -> None:
+    """Choose where the contract suite runs. On memory and SQLite, scripts/test runs all of it, but for the async API of
+    tests that take real time; on one server of each kind, the operations of a store. The rest is for the gate."""
     for item in items:
         subject = subject_of(item)
-        if subject is not None and subject.part in {VERBS, LOCK} and "aio" in item.callspec.params.get("world", ()):  # type: ignore[attr-defined]
-            item.add_marker(pytest.mark.soak)
+        if subject is None or subject.is_memory:
+            continue
+        is_timed = item.get_closest_marker("dibs_timed") is not None
+        if not subject.has_server:
+            if is_timed:
+                item.add_marker(pytest.mark.gate if _has_a_sync_twin(item) else pytest.mark.alone)
+        elif is_timed or subject.name not in SERVERS or not _is_about_operations(item):
+            item.add_marker(pytest.mark.gate)
+
+
+def _has_a_sync_twin(item: pytest.Item) -> bool:
+    """Whether it is the async twin of a test of the sync API."""
+    return "-aio" in item.name and item.get_closest_marker("dibs_on") is None
+
+
+def _is_about_operations(item: pytest.Item) -> bool:
+    is_of_the_api = "world" in getattr(item, "fixturenames", ())
+    return not is_of_the_api or item.get_closest_marker("dibs_every_form") is not None
 
 
 @pytest.hookimpl(trylast=True)
@@ -85,13 +106,22 @@ def _command(item: pytest.Item) -> str:
     seeds = [f"{name}={value}" for name, value in os.environ.items() if re.fullmatch("DIBS_[A-Z]+_SEED", name)]
     python = os.path.relpath(sys.executable, item.config.rootpath)
     order = [f"--randomly-seed={option('randomly_seed')}"] if option("randomly_seed", None) is not None else []
-    marks = ["-m", "soak"] if item.get_closest_marker("soak") else []
+    marks = [word for mark in ("gate", "soak") if item.get_closest_marker(mark) for word in ("-m", mark)]
     profile = [f"--hypothesis-profile={name}" for name in [option("--hypothesis-profile", None)] if name]
     subject = subject_of(item)
     store = ["--dibs-store", subject.wish] if subject is not None else []
     group = item.get_closest_marker("xdist_group")  # which xdist appends to the id
     test = item.nodeid if group is None else item.nodeid.removesuffix(f"@{group.args[0]}")
     return " ".join([*seeds, shlex.join([python, "-m", "pytest", *marks, *order, *profile, *store, test])])
+
+
+@pytest.fixture(autouse=True)
+def _patient(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let waiters keep their place although a process stands still, in tests that run beside others."""
+    subject = subject_of(request.node)
+    is_virtual = subject is not None and subject.is_memory
+    if not is_virtual and not any(map(request.node.get_closest_marker, ("alone", "gate", "soak", "dibs_timed"))):
+        monkeypatch.setattr(grants, "WAITING_LEASE", 60.0)
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What a module makes once, mostly servers, is made once: all who use it go to one worker (--dist loadgroup)."""
+    """One worker runs all tests that use a module's fixtures, mostly servers: each starts once (--dist loadgroup)."""
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
             made = [fixtures[-1] for fixtures in item._fixtureinfo.name2fixturedefs.values()]

@@ -19,7 +19,6 @@ class Import:
     importer: str
     target: str
     line: int
-    """It stands under `if TYPE_CHECKING`: nothing is imported when the program runs."""
 
     def __str__(self) -> str:
         return f"{self.importer}:{self.line} imports {self.target}"
@@ -49,7 +48,7 @@ def imports(module: str) -> tuple[Import, ...]:
 
 
 def ours(module: str) -> tuple[Import, ...]:
-    """What a module imports of dibs."""
+    """Only imports of dibs itself."""
     return tuple(found for found in imports(module) if found.target.partition(".")[0] == "dibs")
 
 

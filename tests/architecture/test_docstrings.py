@@ -18,7 +18,6 @@ import dibs.otel
 import dibs.prometheus
 import dibs.sql
 from architecture.test_apis import AIO, BLOCKING, TWINS, members, public
-from dibs.bases import WrongWith
 from dibs.info import Seen
 from dibs.testing.faults import LostReply
 from dibs.testing.fixtures import dibs_aio_client, dibs_client
@@ -33,7 +32,7 @@ SECTIONS = frozenset({"Args", "Attributes", "Example", "Note", "Raises", "Return
 OF_ONE_API = frozenset({"Example", "Note"})
 """Sections that differ: a note is about threads, or about tasks."""
 EXAMPLES = ("Client", "Client.lock", "Lock", "Semaphore", "Hold", "Election", "Latch")
-"""What both APIs must show."""
+"""Both APIs must show an example of these."""
 CANCELLED = ("Lock.acquire", "Lock.release", "Semaphore.acquire", "Multi.acquire", "Multi.release", "Hold.release")
 
 
@@ -75,13 +74,13 @@ def sections(text: str) -> dict[str, str]:
 
 
 def entries(section: str) -> list[str]:
-    """What is described, one name or several at a time."""
+    """The names that a section describes; one entry may describe several."""
     lines = [line for line in section.splitlines() if re.match(r" {4}\w", line)]
     return [name for line in lines for name in line.partition(":")[0].strip().split(", ")]
 
 
 def wrong_text(value: object) -> str | None:
-    """What is wrong with a docstring; None: nothing."""
+    """The first fault of a docstring, or None."""
     text = text_of(value)
     lines = text.splitlines()
     if not text:
@@ -107,8 +106,11 @@ def wrong_text(value: object) -> str | None:
 
 
 def test_every_public_name_has_a_docstring_with_its_parameters() -> None:
+    assert len(NAMES) > 150
     wrong = {path: what for path, value in NAMES.items() if (what := wrong_text(value)) is not None}
     assert not wrong, "\n".join(f"{path}: {what}" for path, what in wrong.items())
+    assert dibs_client.__doc__
+    assert dibs_aio_client.__doc__
 
 
 @pytest.mark.parametrize("cls", [dibs.LockInfo, dibs.Participant, dibs.Finding, Overlap, Holder, LostReply])
@@ -121,11 +123,6 @@ def test_a_docstring_names_every_field(cls: Any) -> None:
     assert entries(sections(text_of(cls))["Attributes"]) == fields
 
 
-def test_the_fixtures_have_docstrings() -> None:
-    assert dibs_client.__doc__
-    assert dibs_aio_client.__doc__
-
-
 def as_sync(text: str) -> str:
     """A text of the async API as the sync API has it."""
     plain = re.sub(r"\basync (with|for)\b", r"\1", text).replace("dibs.aio.", "dibs.")
@@ -134,20 +131,19 @@ def as_sync(text: str) -> str:
 
 
 def said(value: object) -> str:
-    """What both APIs say."""
+    """The part of a docstring that both APIs share, in the words of the sync API."""
     parts = sections(text_of(value)).items()
     return as_sync("\n".join(f"{name} {part}" for name, part in parts if name not in OF_ONE_API))
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_both_apis_show_how(name: str) -> None:
-    for api in ("dibs", "dibs.aio"):
-        assert ">>> " in sections(text_of(NAMES[f"{api}.{name}"])).get("Example", ""), api
+def test_both_apis_show_how() -> None:
+    for name in (f"{api}.{name}" for api in ("dibs", "dibs.aio") for name in EXAMPLES):
+        assert ">>> " in sections(text_of(NAMES[name])).get("Example", ""), name
 
 
-@pytest.mark.parametrize("name", CANCELLED)
-def test_the_async_api_says_what_cancellation_does(name: str) -> None:
-    assert "cancelled" in sections(text_of(NAMES[f"dibs.aio.{name}"])).get("Note", "")
+def test_the_async_api_says_what_cancellation_does() -> None:
+    for name in CANCELLED:
+        assert "cancelled" in sections(text_of(NAMES[f"dibs.aio.{name}"])).get("Note", ""), name
 
 
 def test_no_text_speaks_of_the_other_api_alone() -> None:
@@ -177,27 +173,3 @@ def test_functions_of_both_apis_say_the_same(one: ModuleType, other: ModuleType)
     assert len(names) == 2
     for name in names:
         assert said(getattr(one, name)) == said(getattr(other, name)), name
-
-
-def test_the_checks_see() -> None:
-    """Each of them can fail."""
-
-    def method(self: object, timeout: float) -> None:
-        pass
-
-    assert len(NAMES) > 150
-    for path in (
-        "dibs.aio.Hold.token",
-        "dibs.Lock.owned",
-        "dibs.sql.update_versioned",
-        "dibs.testing.KitClient.expire",
-    ):
-        assert path in NAMES
-    assert not any(isinstance(value, WrongWith) for value in NAMES.values())
-    texts = ("", "Wait", "Wait.", "Wait.\n\nArgs:\n    patience: x.", "Wait.\n\nArguments:\n    timeout: x.")
-    for text in (*texts, "Wait.\n\nArgs:\n    timeout: x.\n\nRaises:\n    Sadness: x."):
-        method.__doc__ = text
-        assert wrong_text(method) is not None, text
-    method.__doc__ = "Wait.\n\nArgs:\n    timeout: x.\n        More: of it.\n\nRaises:\n    LockLost, ValueError: x."
-    assert wrong_text(method) is None
-    assert said(dibs.Lock.acquire) != said(dibs.Semaphore.acquire)

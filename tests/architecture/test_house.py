@@ -23,9 +23,9 @@ NOT_IN_A_RUN = (
     "asyncio", "dataclasses", "hashlib", "http", "inspect", "logging", "random", "shutil", "socket", "ssl",
     "subprocess",
 )  # fmt: skip
-"""What `dibs run` does without, from its start to its end: it stands in front of other programs."""
+"""`dibs run` never imports these, from its start to its end: it stands in front of other programs."""
 NOT_AT_START = (*NOT_IN_A_RUN, "argparse", "ipaddress", "pathlib", "sqlite3", "urllib")
-"""What `import dibs` must not cost."""
+"""`import dibs` must not import these."""
 WHO_IMPORTS = """
 import builtins, sys, traceback
 unwanted, plain, seen = set({unwanted!r}), builtins.__import__, {{}}
@@ -53,15 +53,18 @@ def test_a_module_says_in_a_few_lines_what_it_is() -> None:
     assert [module for module, lines in texts.items() if not 1 <= len(lines) <= LONGEST_DOCSTRING] == []
 
 
+def _found(pattern: str) -> dict[str, list[str]]:
+    texts = {module: path.read_text() for module, path in modules().items()}
+    return {module: found for module, text in texts.items() if (found := re.findall(pattern, text, re.MULTILINE))}
+
+
 def test_nothing_is_left_for_later() -> None:
-    later = re.compile(r"^.*\b(?:TODO|FIXME|XXX)\b.*$", re.MULTILINE)
-    assert {module: found for module, path in modules().items() if (found := later.findall(path.read_text()))} == {}
+    assert _found(r"^.*\b(?:TODO|FIXME|XXX)\b.*$") == {}
 
 
 def test_a_shared_dict_is_copied_in_one_step() -> None:
     """In Python 3.11 making the pairs of `items()` may start a garbage collection, and then another thread runs."""
-    copied = re.compile(r"(?:list|tuple|dict|sorted)\(self\.[\w.]+\.items\(\)\)")
-    assert {module: found for module, path in modules().items() if (found := copied.findall(path.read_text()))} == {}
+    assert _found(r"(?:list|tuple|dict|sorted)\(self\.[\w.]+\.items\(\)\)") == {}
 
 
 def test_nothing_that_runs_foreign_text() -> None:

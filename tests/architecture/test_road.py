@@ -16,7 +16,6 @@ from types import ModuleType
 
 import pytest
 
-import dibs
 from lab.servers import shared
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,16 +67,3 @@ def _figures(store: str) -> tuple[str, tuple[int, ...]]:
     assert version is not None, first
     rows = {cells[0]: cells[1:] for line in lines if (cells := [cell.strip() for cell in line.strip("|").split("|")])}
     return version[1], tuple(map(int, rows[store]))
-
-
-def test_a_road_shows_every_call() -> None:
-    """The recorder itself: nested calls, functions in C, calls of other libraries and comprehensions."""
-
-    def inner() -> list[int]:
-        return [len(str(number)) for number in range(3)]
-
-    calls = road.recorded(inner)
-    assert [(call.depth, call.function.rpartition(".")[2]) for call in calls if call.file] == [(0, "inner")]
-    assert [call.function for call in calls if not call.file] == ["len"] * 3
-    assert not any(call.ours for call in road.recorded(re.compile, "a+b"))
-    assert any(call.ours and call.file.startswith("blocking/") for call in road.recorded(dibs.connect, "memory://road"))

@@ -1,7 +1,7 @@
-"""Pages of the documentation in Debian's Chromium, without a server: Playwright opens their files.
+"""Pages in Debian's Chromium, driven by Playwright.
 
-Each module has a browser of its own and ends it: while Playwright runs, its event loop counts as running in this
-thread, and a test elsewhere could not start one.
+Each module starts a browser and ends it: while Playwright runs, its event loop counts as running in this thread, and a
+test elsewhere could not start one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from cli.terminals import installed
 from docs.building import built_site
 
 PATIENCE = 60_000
-"""Milliseconds that the browser may take for a step: it shares two cores with all other tests."""
 DOCS = Path(__file__).parents[2] / "docs"
 _RAW = re.compile(r"^```\{raw\} html\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# Nothing but files: no inline script, handler or style, no eval, no other host.
+# Only files: no inline script, handler or style, no eval, no other host.
 _BARE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Simulation</title>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src file:; style-src file:">
@@ -46,10 +45,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory, bare: Path) -> Path:
-    """The directory of the built site; before there is one, of the simulation alone."""
-    if not (DOCS / "conf.py").exists():
-        return bare.parent
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built_site(tmp_path_factory)
 
 
@@ -65,19 +61,35 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Open]:
-    """Opens a file in a window of its own. A page that complains on the console fails the test."""
+    """Open a file or an address in a window of its own. The test fails if the page complains on the console, opens a
+    dialog or sends a request to another server."""
     contexts, complaints = [], []
 
-    def opened(file: Path, *, width: int = 1280, before: Callable[[Page], object] | None = None, **media: Any) -> Page:
+    def opened(
+        target: Path | str, *, route: str = "", width: int = 1280, ignore: str = "$^",
+        before: Callable[[Page], object] | None = None, **media: Any,
+    ) -> Page:  # fmt: skip
         context = browser.new_context(viewport={"width": width, "height": 900}, **media)
         context.set_default_timeout(PATIENCE)
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda said: complaints.append(said.text) if said.type in {"error", "warning"} else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        home, address = ("file:", target.as_uri()) if isinstance(target, Path) else (target.partition("#")[0], target)
+
+        def complain(text: str) -> None:
+            if not re.search(ignore, text):
+                complaints.append(text)
+
+        def dismiss(dialog: Any) -> None:
+            complain(f"dialog: {dialog.message}")
+            dialog.dismiss()
+
+        page.on("console", lambda message: complain(message.text) if message.type in {"error", "warning"} else None)
+        page.on("pageerror", lambda error: complain(str(error)))
+        page.on("dialog", dismiss)
+        page.on("request", lambda sent: None if sent.url.startswith(home) else complain(f"elsewhere: {sent.url}"))
         if before is not None:
             before(page)
-        page.goto(file.as_uri())
+        page.goto(address + route)
         return page
 
     yield opened

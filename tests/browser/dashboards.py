@@ -1,4 +1,4 @@
-"""`dibs dashboard` as a process, a proxy before it that keeps answers back, and a page as its reader finds it."""
+"""`dibs dashboard` as a process, a buffering proxy before it, and the elements of its page."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ NONE = "\N{EN DASH}"
 
 
 class Served(Process):
-    """The real command, on loopback."""
-
     def __init__(self, url: str, *options: str, port: int = 0) -> None:
         argv = [sys.executable, "-m", "dibs", "dashboard", f"--url={url}", f"--port={port}", *options]
         super().__init__(argv, guard.root(), dict(os.environ))
@@ -43,7 +41,7 @@ PREFIX = "/ops/locks/"
 
 @contextmanager
 def buffering_proxy(port: int) -> Iterator[str]:
-    """Serves the dashboard below a path, and sends an answer on when it is whole: a stream never is."""
+    """Serve the dashboard below a path. A response is passed on when it is complete: a stream never is."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -82,8 +80,6 @@ def buffering_proxy(port: int) -> Iterator[str]:
 
 
 class Screen:
-    """What a reader finds on the page."""
-
     def __init__(self, page: Page) -> None:
         self.page = page
         self.grid = page.get_by_role("grid", name="Locks")
@@ -129,7 +125,7 @@ def shown(screen: Screen) -> dict[str, tuple[str, str, int]]:
 
 
 def is_equal(screen: Screen, client: dibs.Client) -> bool:
-    """The table shortens tokens and adds the command."""
+    """Does the table show the state of the store? It shortens tokens and adds the command."""
     there, seen = truth(client), shown(screen)
     return there.keys() == seen.keys() and all(
         seen[name][0].startswith(holder) and token.endswith(seen[name][1].lstrip("…")) and seen[name][2] == waiters

@@ -1,4 +1,4 @@
-"""What a reader's eye needs of a page: enough contrast, and nothing beyond the right edge."""
+"""Is a page legible: enough contrast, and nothing beyond the right edge."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from playwright.sync_api import Page
 
 Open = Callable[..., Page]
-"""The fixture `open_page`."""
 
 # The texts below `root` whose contrast with what lies behind them is less than WCAG 2 (AA) asks for.
 _FAINT = r"""

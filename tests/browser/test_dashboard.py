@@ -1,4 +1,4 @@
-"""The dashboard in Chromium: it shows what the store says, whatever happens to holders, servers and readers."""
+"""The dashboard in Chromium shows the state of the store, whatever happens to holders, servers and readers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 import dibs
-from browser.conftest import PATIENCE
 from browser.dashboards import Screen, Served, buffering_proxy, is_equal, served
-from browser.looks import faint_texts, is_too_wide
+from browser.looks import Open, faint_texts, is_too_wide
 from lab.servers import ports
 from process.children import LASTING, Crew, until
 from process.guarded import directory
@@ -66,46 +64,15 @@ def nobody_left(crew: Crew) -> Iterator[None]:
                     crew.client.break_(info.name, token=one.token)
         return not found
 
-    until(is_free, what="no claim is left")
+    until(is_free, what="no lock is held")
 
 
 @pytest.fixture
-def visit(browser: Browser) -> Iterator[Visit]:
-    """Opens a page in a window of its own. A complaint on the console, as about its policy, fails the test; so does a
-    dialog or a request to any other server."""
-    contexts, complaints = [], []
-
-    def opened(address: str, *, route: str = "", width: int = 1280, ignore: str = "$^",
-               before: Callable[[Page], object] | None = None, **media: Any) -> Screen:  # fmt: skip
-        context = browser.new_context(viewport={"width": width, "height": 900}, **media)
-        context.set_default_timeout(PATIENCE)
-        contexts.append(context)
-        page = context.new_page()
-        home = address.partition("#")[0]
-
-        def complain(text: str) -> None:
-            if not re.search(ignore, text):
-                complaints.append(text)
-
-        def dismiss(dialog: Any) -> None:
-            complain(f"dialog: {dialog.message}")
-            dialog.dismiss()
-
-        page.on("console", lambda said: complain(said.text) if said.type in {"error", "warning"} else None)
-        page.on("pageerror", lambda error: complain(str(error)))
-        page.on("dialog", dismiss)
-        page.on("request", lambda sent: None if sent.url.startswith(home) else complain(f"elsewhere: {sent.url}"))
-        if before is not None:
-            before(page)
-        page.goto(address + route)
-        return Screen(page)
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert complaints == []
+def visit(open_page: Open) -> Visit:
+    return lambda address, **options: Screen(open_page(address, **options))
 
 
+@pytest.mark.gate
 def test_the_table_is_what_the_store_says_after_a_kill_and_a_stop(crew: Crew, server: Served, visit: Visit) -> None:
     screen = visit(server.address)
     expect(screen.page.locator("#empty")).to_contain_text("No lock is held.")
@@ -135,6 +102,7 @@ def test_the_table_is_what_the_store_says_after_a_kill_and_a_stop(crew: Crew, se
     stopped.signal(signal.SIGCONT)
 
 
+@pytest.mark.gate
 def test_the_bar_of_a_lease_drains(crew: Crew, server: Served, visit: Visit) -> None:
     crew.client.lock("draining", lease=60, renew=False).acquire()
     fill = visit(server.address).row("draining").locator(".lease-fill")
@@ -147,6 +115,7 @@ def width(one: Locator) -> float:
     return 0.0 if box is None else box["width"]
 
 
+@pytest.mark.gate
 def test_the_queue_stands_in_order_on_the_page_of_a_lock(crew: Crew, server: Served, visit: Visit) -> None:
     workers = crew.workers(None, None, None)
     workers[0].take("deploy")
@@ -162,12 +131,13 @@ def test_the_queue_stands_in_order_on_the_page_of_a_lock(crew: Crew, server: Ser
     expect(screen.page.locator("#lock-state")).to_have_text("mutex: held, 2 waiters")
     workers[0].ask("give", "deploy", hear="gave")
     workers[1].hear("took")
-    other = visit(link)  # the link alone leads there
+    other = visit(link)
     for tab in (screen, other):
         expect(tab.holders).to_contain_text([f"pid {workers[1].pid}"])
         expect(tab.queue).to_contain_text([f"pid {workers[2].pid}"])
 
 
+@pytest.mark.gate
 def test_holders_that_are_not_listed_are_counted(crew: Crew, server: Served, visit: Visit) -> None:
     pool = crew.client.semaphore("pool", 300)
     holds = [pool.acquire() for _ in range(203)]
@@ -210,12 +180,13 @@ def test_a_break_needs_the_present_token_and_a_reason(crew: Crew, server: Served
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """It stays ours while no server has it."""
+    """Reserved while no server listens there."""
     reserved = ports.reserve()
     yield reserved
     ports.release(reserved)
 
 
+@pytest.mark.gate
 def test_it_comes_back_with_its_server(crew: Crew, visit: Visit, place: Path, port: int) -> None:
     other = f"--url=sqlite:///{place}/other.db"
     with served(crew.url, other, port=port) as first:
@@ -237,6 +208,7 @@ def test_it_comes_back_with_its_server(crew: Crew, visit: Visit, place: Path, po
             expect(screen.row("after")).to_be_visible()
 
 
+@pytest.mark.gate
 def test_a_hidden_tab_has_no_stream(crew: Crew, server: Served, visit: Visit) -> None:
     streams: list[str] = []
 
@@ -278,8 +250,9 @@ def test_names_and_info_of_strangers_are_text(crew: Crew, server: Served, visit:
             hold.release()
 
 
+@pytest.mark.gate
 def test_behind_a_proxy_that_keeps_the_stream_back_it_polls(crew: Crew, server: Served, visit: Visit) -> None:
-    """The page's clock is the test's: nobody waits for 15 seconds."""
+    """The test drives the clock of the page."""
     with buffering_proxy(server.port) as address:
         screen = visit(address, before=lambda page: page.clock.install())
         expect(screen.state).to_have_text("connecting")
@@ -316,7 +289,7 @@ def test_the_keyboard_is_enough(crew: Crew, server: Served, visit: Visit) -> Non
     keyboard.press("/")
     expect(screen.filter).to_be_focused()
     keyboard.type("MMA:2")
-    keyboard.press("Enter")  # before the answer has come: the row that it marks is not in it
+    keyboard.press("Enter")  # before the reply, which does not contain the marked row
     expect(screen.grid).to_be_focused()
     expect(screen.rows).to_have_count(1)
     expect(screen.page.locator("#matches")).to_have_text("1 lock found")
@@ -328,6 +301,7 @@ def test_the_keyboard_is_enough(crew: Crew, server: Served, visit: Visit) -> Non
     expect(screen.rows).to_have_count(2)
 
 
+@pytest.mark.gate
 def test_prefixes_are_a_tree(crew: Crew, server: Served, visit: Visit) -> None:
     worker = crew.worker()
     for name in ("eu:invoice:1", "eu:invoice:2", "eu:order:1", "us:invoice:1"):
@@ -343,6 +317,7 @@ def test_prefixes_are_a_tree(crew: Crew, server: Served, visit: Visit) -> None:
     expect(tree.nth(2)).to_have_attribute("aria-current", "page")
 
 
+@pytest.mark.gate
 def test_an_address_that_leads_nowhere_says_so(crew: Crew, server: Served, visit: Visit) -> None:
     crew.worker().take("here")
     screen = visit(server.address, ignore="Failed to load resource", route="#locks/7")
@@ -358,6 +333,7 @@ def test_an_address_that_leads_nowhere_says_so(crew: Crew, server: Served, visit
     expect(screen.page.locator("#error")).to_be_hidden()
 
 
+@pytest.mark.gate
 def test_read_and_write_holds_are_named(crew: Crew, server: Served, visit: Visit) -> None:
     screen = visit(server.address)
     with crew.client.rwlock("stock").write as hold:
@@ -370,11 +346,12 @@ def test_read_and_write_holds_are_named(crew: Crew, server: Served, visit: Visit
 
 
 def named(page: Page, what: Locator) -> None:
-    """Every one has a name for a screen reader."""
+    """Each has a name for a screen reader."""
     for one in what.all():
         expect(one).to_have_accessible_name(re.compile(r"\S"))
 
 
+@pytest.mark.gate
 def test_it_can_be_read_in_light_and_dark_wide_and_narrow(crew: Crew, server: Served, visit: Visit) -> None:
     workers = crew.workers(None, None, None)
     workers[0].take("a-rather-long-name-of-a-lock:" + "0123456789" * 8)
@@ -409,6 +386,7 @@ def test_it_can_be_read_in_light_and_dark_wide_and_narrow(crew: Crew, server: Se
         expect(page.get_by_role("img", name="1 of 3 permits in use, 2 free, 0 waiters")).to_be_visible()
 
 
+@pytest.mark.gate
 def test_ten_thousand_names_are_thirty_rows(crew: Crew, visit: Visit, place: Path) -> None:
     url = f"sqlite:///{place}/many.db"
     with dibs.connect(url, lease=600) as client, served(url) as server:

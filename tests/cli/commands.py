@@ -1,17 +1,16 @@
 """The command line: in this process where only its text matters, else as a process, in a pipe or on a terminal.
 
-`Cli` is one test's machine: a fresh store in DIBS_URL, an environment without anything of the developer's, and an end
-for every process that was started. Nothing sleeps to synchronise: everything waits for a word, with a timeout.
+`Cli` has a fresh store in DIBS_URL, an environment without the developer's own settings, and ends every process that it
+started. Nothing sleeps to synchronise: everything waits for output, with a timeout.
 """
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import os
-import pty
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -23,15 +22,17 @@ from typing import Any
 import pytest
 
 import dibs
+from cli.terminals import Terminal
 from dibs.cli.main import main
-from process.children import PATIENCE, STEADY, Child, Process, until
+from process.children import PATIENCE, Process, until
 
+ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "dibs")
 _NOT_OURS = re.compile(r"DIBS_|KUBERNETES_|XDG_|LC_|LANG|NO_COLOR|COLUMNS|TZ$|PYTHON(UTF8|IOENC|COERCE|UNBUF|DONT)")
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 """An environment in which Python can write ASCII only."""
 _FOR_AN_INTERPRETER = re.compile(r"LC_|PYTHON|TZ$")
-"""What is read when an interpreter starts."""
+"""The variables that an interpreter reads at its start."""
 
 Done = subprocess.CompletedProcess[str]
 
@@ -49,7 +50,6 @@ class Holder:
         """The token."""
         permits = [options.pop("permits")] if "permits" in options else []
         hold = self._lock(kind, name, size, options).acquire(*permits, timeout=PATIENCE)
-        assert hold is not None
         self._holds[key] = hold
         return int(hold.token)
 
@@ -63,7 +63,7 @@ class Holder:
         return getattr(self.client, kind)(name, *([] if size is None else [size]), **options)
 
     def asks(self, name: str, key: str = "it") -> None:
-        """Waits for it in a thread of that name."""
+        """Wait for it in a thread of that name."""
 
         def wait() -> None:
             with suppress(dibs.Closed):
@@ -105,57 +105,12 @@ class Running(Process):
         return lines[self._heard - 1].rstrip("\n")
 
     def rest(self) -> tuple[list[str], list[str]]:
-        """What else it said, once it has ended."""
+        """Its other lines on stdout and stderr, once it has ended."""
         return super().rest().splitlines(), "".join(self._said[1][self._heard :]).splitlines()
 
 
-class Terminal:
-    """A command on a terminal of its own, which it controls: Ctrl-C typed there is a SIGINT to it."""
-
-    def __init__(self, words: Sequence[str], env: dict[str, str], cwd: Path) -> None:
-        self._master, slave = pty.openpty()
-        try:
-            # setsid(1) makes a session for it, and this its terminal.
-            streams = {"stdin": slave, "stdout": slave, "stderr": slave}
-            self.process = subprocess.Popen(["setsid", "-c", *words], env=env, cwd=cwd, **streams)
-        finally:
-            os.close(slave)
-        self._seen = b""
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        try:
-            while said := os.read(self._master, 65536):
-                self._seen += said
-        except OSError as error:
-            if error.errno != errno.EIO:  # which is how a terminal says that nobody has it open
-                raise
-
-    @property
-    def text(self) -> str:
-        return self._seen.decode(errors="replace").replace("\r\n", "\n")
-
-    def hear(self, words: str) -> None:
-        until(lambda: words in self.text or self.process.poll() is not None, what=f"{words!r} on the terminal")
-        assert words in self.text, self.text
-
-    def type(self, keys: str) -> None:
-        os.write(self._master, keys.encode())
-
-    def end(self) -> int:
-        status = self.process.wait(PATIENCE)
-        self._reader.join(PATIENCE)
-        return status
-
-    def discard(self) -> None:
-        self.process.kill()
-        self.end()
-        os.close(self._master)
-
-
 class Cli:
-    """One test's machine."""
+    """A fresh store, and the processes around it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -171,7 +126,7 @@ class Cli:
         return {name: value for name, value in given.items() if value is not None}
 
     def run(self, *words: str | bytes, **more: str | None) -> Done:
-        """To its end; in this process, unless it is `dibs run` or depends on how an interpreter was started."""
+        """Run it to its end; in this process, unless it is `dibs run` or depends on how an interpreter was started."""
         own = "run" in words[:1] or any(isinstance(word, bytes) for word in words)
         if own or any(map(_FOR_AN_INTERPRETER.match, more)):
             return self.process(*COMMAND, *words, **more)
@@ -186,14 +141,14 @@ class Cli:
         return Done(words, status, out.getvalue(), err.getvalue())
 
     def process(self, *words: str | bytes, text: bool = True, stdin: Any = None, **more: str | None) -> Done:
-        """Any process to its end."""
+        """Run any process to its end."""
         return subprocess.run(
             words, env=self.environment(**more), cwd=self.directory, input=stdin or ("" if text else b""),
             capture_output=True, text=text, timeout=2 * PATIENCE, check=False,
         )  # fmt: skip
 
     def json(self, *words: str, **more: str | None) -> list[Any]:
-        """What it prints with --json."""
+        """Parse its output with --json."""
         return [json.loads(line) for line in self.run(*words, "--json", **more).stdout.splitlines()]
 
     def start(self, *words: str, **more: str | None) -> Running:
@@ -203,24 +158,18 @@ class Cli:
     def terminal(self, *words: str, **more: str | None) -> Terminal:
         return self._keep(Terminal([*COMMAND, *words], self.environment(**more), self.directory))
 
-    def worker(self) -> Child:
-        """Another process that takes and gives back."""
-        child = self._keep(Child("worker", self.url, STEADY))
-        child.hear("ready")
-        return child
-
     def holder(self, **options: Any) -> Holder:
         return self._keep(Holder(self.url, **options))
 
     def client(self, **options: Any) -> dibs.Client:
-        """A look at the store from the test itself."""
+        """Another client of the store, in this process."""
         self._clients.append(dibs.connect(self.url, **options))
         return self._clients[-1]
 
     def in_queue(self, name: str, count: int) -> dibs.LockInfo:
-        """Until so many wait."""
+        """Wait until that many wait."""
         client = self._clients[0] if self._clients else self.client()
-        until(lambda: len(client.inspect(name).waiters) == count, what=f"{count} in the line of {name!r}")
+        until(lambda: len(client.inspect(name).waiters) == count, what=f"{count} waiting for {name!r}")
         return client.inspect(name)
 
     def _keep(self, started: Any) -> Any:
@@ -234,6 +183,63 @@ class Cli:
             one.discard()
 
 
+class Place:
+    """A machine with a shop on it: `dibs` on a PATH, and the programs that the documentation calls.
+
+    In the documentation the programs are in /srv/shop and dibs is in /usr/local/bin; `here` puts directories of the
+    test in their stead.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.bin, self.shop, self.home = directory / "bin", directory / "shop", directory / "home"
+        self.url = f"sqlite:///{self.home}/.local/state/dibs/locks.db"
+        self._started: list[Process] = []
+        for made in (self.bin, self.shop, self.home / ".local/state/dibs"):
+            made.mkdir(parents=True)
+        self.program("dibs", f'exec {shlex.quote(sys.executable)} -m dibs "$@"', self.bin)
+
+    def here(self, text: str) -> str:
+        return text.replace("/srv/shop", str(self.shop)).replace("/usr/local/bin", str(self.bin))
+
+    def program(self, name: str, body: str, directory: Path | None = None) -> Path:
+        path = (directory or self.shop) / name
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+        return path
+
+    def programs(self, text: str) -> None:
+        """Write every program that the text calls: it prints its name, its lock, its token and its arguments."""
+        for name in set(re.findall(r"[\w-]+\.sh\b", text)):
+            self.program(name, f'echo "{name} under ${{DIBS_NAME-nothing}} by ${{DIBS_TOKEN-0}}: $*"')
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """An environment that inherits nothing."""
+        path = f"{self.bin}{os.pathsep}/usr/bin{os.pathsep}/bin"
+        return {"HOME": str(self.home), "LOGNAME": "shop", "SHELL": "/bin/sh", "PATH": path, **more}
+
+    def start(self, argv: Sequence[str], env: dict[str, str], directory: Path | None = None) -> Process:
+        started = Process(list(argv), directory or self.shop, env, stdin=subprocess.DEVNULL, start_new_session=True)
+        self._started.append(started)
+        return started
+
+    def run(self, argv: Sequence[str], env: dict[str, str], directory: Path | None = None) -> tuple[int, str, str]:
+        """To its end: status, stdout and stderr."""
+        started = self.start(argv, env, directory)
+        return started.end(), started.text, started.errors
+
+    def close(self) -> None:
+        for one in self._started:
+            one.discard()
+
+
+def run_here(*words: str) -> int:
+    """`dibs run` in this process, with arguments that are not valid: it must not start a process."""
+    try:
+        return main(["run", *words])
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
 def harmful(text: str) -> list[str]:
-    """What in it could steer a terminal."""
+    """The characters in it that could steer a terminal."""
     return [c for c in text if not c.isprintable() and c != "\n"]

@@ -19,16 +19,15 @@ __all__ = ["guarded_directory"]
 @pytest.fixture
 def cli(tmp_path: Path) -> Iterator[Cli]:
     made = Cli(tmp_path)
-    try:
-        yield made
-    finally:
-        made.close()
+    yield made
+    made.close()
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    with Scene(tmp_path) as made:
-        yield made
+    made = Scene(tmp_path)
+    yield made
+    made.close()
 
 
 @pytest.fixture

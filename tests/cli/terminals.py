@@ -1,7 +1,7 @@
 """A terminal as a person has one: a pty that is the controlling terminal of a session, typed to and read.
 
-Nothing here sleeps to synchronise: `see` waits for text, with an end. What is typed is not echoed, so whatever is seen
-was said by a program. A shell's prompt is `<STATUS> `, of the command before it.
+Nothing here sleeps to synchronise: `see` waits for text, with a timeout. Typed text is not echoed, so all text that is
+seen was written by a program. The prompt of the shell is `<STATUS> ` of the command before it.
 """
 
 from __future__ import annotations
@@ -11,59 +11,71 @@ import re
 import select
 import shlex
 import shutil
+import subprocess
 import termios
+from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
+from pathlib import Path
 from typing import Self
 
 import pytest
 
-from cli.wrapped import DIBS, WITNESS, Running, Scene
-from process.children import PATIENCE, clock, until
+from cli.wrapped import BEGUN, DIBS, WITNESS, Scene
+from process.children import PATIENCE, STEADY, clock
 
-BEGUN = r"begun (\d+) (\d+) (\d+)\r\n"
-CTRL_C, CTRL_D, CTRL_Z, CTRL_BACKSLASH, ESCAPE = "\x03", "\x04", "\x1a", "\x1c", "\x1b"
+CTRL_C, CTRL_Z, ESCAPE = "\x03", "\x1a", "\x1b"
 
 
 class Terminal:
-    """What sits at its other end is the leader of its session."""
+    """The process at its other end leads the session: Ctrl-C typed here is a SIGINT to it."""
 
-    def __init__(self, scene: Scene, *argv: str) -> None:
+    def __init__(self, argv: Sequence[str], env: dict[str, str], cwd: Path) -> None:
         self._master, slave = os.openpty()
-        self._seen = ""
+        self.modes = termios.tcgetattr(slave)
+        self._seen, self._unread = b"", ""
         try:
-            scene.environment["TERM"] = "vt100"
             # setsid(1) and not a function between fork and exec: that must not run Python code beside threads.
-            self.leader: Running = scene.start(
-                "setsid", "-c", *argv, stdin=slave, stdout=slave, stderr=slave, start_new_session=False
-            )
+            streams = {"stdin": slave, "stdout": slave, "stderr": slave}
+            self.process = subprocess.Popen(["setsid", "-c", *argv], env=env, cwd=cwd, **streams)
         finally:
             os.close(slave)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.hang_up()
+    def __exit__(self, *_: object) -> None:
+        self.discard()
+
+    @property
+    def text(self) -> str:
+        """Everything that was written so far."""
+        while self._read(0):
+            continue
+        return self._seen.decode(errors="replace").replace("\r\n", "\n")
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 
-    def see(self, pattern: str, within: float = PATIENCE) -> re.Match[str]:
-        """Wait for text; whatever comes after it is kept for the next."""
-        end = clock() + within
-        while (found := re.search(pattern, self._seen)) is None:
-            assert self._read(end - clock()), f"no {pattern!r} within {within:g} s or before the end: {self._seen!r}"
-        self._seen = self._seen[found.end() :]
+    def hear(self, words: str) -> None:
+        """Wait until the whole text has these words."""
+        end = clock() + PATIENCE
+        while words not in self.text:
+            assert self._read(end - clock()), self.text
+
+    def see(self, pattern: str) -> re.Match[str]:
+        """Wait for text; keep the text after it for the next call."""
+        end = clock() + PATIENCE
+        while (found := re.search(pattern, self._unread)) is None:
+            assert self._read(end - clock()), f"no {pattern!r} in time or before the end: {self._unread!r}"
+        self._unread = self._unread[found.end() :]
         return found
 
     def _read(self, patience: float) -> bool:
         ready, _, _ = select.select([self._master], [], [], max(patience, 0.0))
         with suppress(OSError):  # EIO: the other end has no user any more
             if ready and (more := os.read(self._master, 65536)):
-                self._seen += more.decode(errors="replace")
+                self._seen += more
+                self._unread += more.decode(errors="replace")
                 return True
         return False
 
@@ -75,18 +87,36 @@ class Terminal:
     def resize(self, lines: int, columns: int) -> None:
         termios.tcsetwinsize(self._master, (lines, columns))
 
+    def end(self) -> int:
+        """Its status, 128 + n as a shell sees it."""
+        while self._read(PATIENCE):
+            continue
+        status = self.process.wait(PATIENCE)
+        return status if status >= 0 else 128 - status
+
     def hang_up(self) -> None:
         """As when a window is closed or a connection breaks."""
         if self._master >= 0:
             os.close(self._master)
             self._master = -1
 
+    def discard(self) -> None:
+        self.process.kill()
+        self.process.wait(PATIENCE)
+        self.hang_up()
+
 
 class Shell(Terminal):
     """An interactive bash, which knows `dibs`."""
 
     def __init__(self, scene: Scene) -> None:
-        super().__init__(scene, *_shell(scene))
+        program = scene.directory / "bin" / "dibs"
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(DIBS)} "$@"\n')
+        program.chmod(0o755)
+        own = {"PATH": f"{program.parent}:{os.environ['PATH']}", "PS1": "<$?> ", "HISTFILE": "", "TERM": "vt100"}
+        argv = ["bash", "--norc", "--noprofile", "--noediting", "-i"]
+        super().__init__(argv, {**scene.environment, **own}, scene.directory)
         self.enter("stty -echo; set -b; echo re''ady")
         self.see("ready\r\n")
         self.prompt()
@@ -98,57 +128,28 @@ class Shell(Terminal):
         """Wait until the shell asks for the next command; gives the status of the one before."""
         return int(self.see(r"<(\d+)> ")[1])
 
+    def stopped(self) -> int:
+        """Wait until the shell reports a stopped job; gives the status of that."""
+        self.see("Stopped")
+        return self.prompt()
+
+    def suspend(self) -> int:
+        """Stop the job in the foreground by its key."""
+        self.type(CTRL_Z)
+        return self.stopped()
+
+    def works(self) -> None:
+        """The shell has its terminal, and executes typed commands."""
+        assert self.foreground == self.process.pid
+        self.enter("echo it wo''rks")
+        self.see("it works\r\n")
+
     def status(self, line: str) -> int:
         self.enter(line)
         return self.prompt()
 
 
-class Tmux:
-    """The same shell in tmux, which interprets what programs draw."""
-
-    def __init__(self, scene: Scene, program: str) -> None:
-        self._scene = scene
-        self._words = (program, "-f", "/dev/null", "-S", str(scene.directory / "tmux"))
-        self._do("new-session", "-d", "-x", "80", "-y", "24", *_shell(scene))
-        self.see("<0>")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._do("kill-server")
-        self._scene.none_left()
-
-    def type(self, *keys: str) -> None:
-        """Words, or keys by their names."""
-        self._do("send-keys", *keys)
-
-    def see(self, pattern: str) -> None:
-        until(lambda: re.search(pattern, self._screen()), what=f"{pattern!r} on the screen")
-
-    def _screen(self) -> str:
-        return self._do("capture-pane", "-p")
-
-    def _do(self, *words: str) -> str:
-        running = self._scene.start(*self._words, *words)
-        said = running.rest()
-        assert running.end() == 0, running.errors
-        return said
-
-
-def _shell(scene: Scene) -> list[str]:
-    """An interactive bash that knows `dibs`, whose prompt is the last status."""
-    program = scene.directory / "bin" / "dibs"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {shlex.join(DIBS)} "$@"\n')
-    program.chmod(0o755)
-    scene.environment |= {"PATH": f"{program.parent}:{os.environ['PATH']}", "PS1": "<$?> ", "HISTFILE": ""}
-    return ["bash", "--norc", "--noprofile", "--noediting", "-i"]
-
-
-def witness(*words: str, name: str = "x", lease: float = 20) -> str:
+def witness(*words: str, name: str = "x", lease: float = STEADY) -> str:
     """A line to type."""
     return f"dibs run {name} --lease {lease} -- {shlex.join((*WITNESS, *words))}"
 
@@ -164,6 +165,6 @@ def installed(*programs: str) -> str:
 
 def begun(terminal: Terminal) -> tuple[int, int]:
     """The command's pid and its parent's, once it has the terminal."""
-    pid, group, parent = map(int, terminal.see(BEGUN).groups())
+    pid, group, parent = map(int, terminal.see(rf"{BEGUN}\r\n").groups())
     assert pid == group
     return pid, parent

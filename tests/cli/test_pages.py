@@ -8,9 +8,7 @@ import shlex
 import signal
 from importlib import import_module
 
-import pytest
-
-from cli.snippets import ROOT
+from cli.commands import ROOT
 from dibs.cli import output, run
 from dibs.cli.main import COMMANDS
 
@@ -51,25 +49,25 @@ def test_the_signals_that_the_page_names() -> None:
 
 
 def section(command: str) -> str:
-    """What the page says of a command, its title apart."""
+    """The section of a command, without its title."""
     (found,) = re.findall(rf"^## dibs {command}\n(.*?)(?=^## )", PAGE, re.MULTILINE | re.DOTALL)
     return str(found)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_and_option_is_on_the_page(command: str) -> None:
-    actions: list[argparse.Action] = import_module(COMMANDS[command][0]).parser().actions
-    public = [one for one in actions if one.option_strings and one.help != argparse.SUPPRESS and one.dest != "help"]
-    own = {name for one in public for name in one.option_strings}
-    if command not in ("dashboard", "exporter", "demo", "completion"):
-        assert own >= SHARED
-        own -= SHARED
-    documented = {name for cell in OPTION.findall(section(command)) for name in re.findall(r"`(--?[a-z-]+)", cell)}
-    assert documented == own
-    for one in public:
-        if isinstance(one.default, int | float) and not isinstance(one.default, bool):
-            (row,) = re.findall(rf"^\| `[^|]*{one.option_strings[-1]}\b.*$", section(command), re.MULTILINE)
-            assert f" {one.default:g} |" in row or f" {one.default:g} s |" in row, row
+def test_every_command_and_option_is_on_the_page() -> None:
+    for command in COMMANDS:
+        actions: list[argparse.Action] = import_module(COMMANDS[command][0]).parser().actions
+        public = [one for one in actions if one.option_strings and one.help != argparse.SUPPRESS and one.dest != "help"]
+        own = {name for one in public for name in one.option_strings}
+        if command not in ("dashboard", "exporter", "demo", "completion"):
+            assert own >= SHARED
+            own -= SHARED
+        documented = {name for cell in OPTION.findall(section(command)) for name in re.findall(r"`(--?[a-z-]+)", cell)}
+        assert documented == own
+        for one in public:
+            if isinstance(one.default, int | float) and not isinstance(one.default, bool):
+                (row,) = re.findall(rf"^\| `[^|]*{one.option_strings[-1]}\b.*$", section(command), re.MULTILINE)
+                assert f" {one.default:g} |" in row or f" {one.default:g} s |" in row, row
 
 
 def test_shared_options_are_on_the_page() -> None:
@@ -84,7 +82,7 @@ def test_the_words_of_the_json_are_those_of_the_code() -> None:
 
 
 def test_the_commands_of_the_pages_are_ones_that_dibs_understands() -> None:
-    """Those in running text and tables; blocks of shell are run by test_snippets.py."""
+    """Commands in running text and tables; test_snippets.py runs the shell blocks."""
     pages = PAGE + (ROOT / "docs" / "running-jobs.md").read_text(encoding="utf-8")
     found = {
         text

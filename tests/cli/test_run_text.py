@@ -1,22 +1,19 @@
-"""Texts around `dibs run`: its help, names and words in every locale, what is shown of a command, and places where
-there is nobody to read, no home and no name for the user."""
+"""Texts of `dibs run`: help, names in every locale, the description of a command; no reader, no home, no user name."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import dibs
 from cli.commands import ASCII, COMMAND, Cli
+from dibs._shared import login
 from dibs.cli.description import describe_command
 from process.children import PATIENCE
 
@@ -24,7 +21,7 @@ OPTIONS = [
     "--url", "--url-file", "--namespace", "--json", "--timeout", "-n", "--skip", "--busy-exit-code", "--shared",
     "--exclusive", "--permits", "--of", "--lease", "--max-hold", "--info", "--pass-url",
 ]  # fmt: skip
-"""Of `run`, in the contract and beyond it."""
+"""The options of `run`, in the contract and beyond it."""
 OTHERS = {
     "ls": ["PREFIX"],
     "show": ["NAME"],
@@ -39,9 +36,6 @@ OTHERS = {
 }
 
 
-# Help.
-
-
 def test_help(cli: Cli) -> None:
     for words in ([], ["--help"], ["-h"], ["help"], ["help", "nothing"]):
         done = cli.run(*words)
@@ -54,36 +48,27 @@ def test_the_help_of_run_names_every_option(cli: Cli) -> None:
     done = cli.run("run", "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert set(OPTIONS) <= set(re.findall(r"(?<!\S)--?[a-z-]+", done.stdout))
-    for word in (
-        "64",
-        "69",
-        "75",
-        "76",
-        "126",
-        "127",
-        "DIBS_NAME",
-        "DIBS_TOKEN",
-        "DIBS_OWNER",
-        "DIBS_LEASE",
-        "$DIBS_URL",
-    ):
+    statuses, variables = (
+        ["64", "69", "75", "76", "126", "127"],
+        ["DIBS_NAME", "DIBS_TOKEN", "DIBS_OWNER", "DIBS_LEASE"],
+    )
+    for word in [*statuses, *variables, "$DIBS_URL"]:
         assert word in done.stdout
     assert cli.run("help", "run").stdout == done.stdout
     assert cli.run("run", "--help", "--", "true").stdout == done.stdout
 
 
-@pytest.mark.parametrize("command", OTHERS)
-def test_each_command_has_help(cli: Cli, command: str) -> None:
-    done = cli.run(command, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    of_all = {"demo": ["--url", "--json"], "completion": [], "exporter": ["--url", "--url-file", "--namespace"]}.get(
-        command, ["--url", "--url-file", "--namespace", "--json"]
-    )
-    for word in (f"usage: dibs {command}", *OTHERS[command], *of_all):
-        assert word in done.stdout
+def test_each_command_has_help(cli: Cli) -> None:
+    shared = ["--url", "--url-file", "--namespace", "--json"]
+    fewer = {"demo": ["--url", "--json"], "completion": [], "exporter": shared[:-1]}
+    for command, words in OTHERS.items():
+        done = cli.run(command, "--help")
+        assert (done.returncode, done.stderr) == (0, "")
+        for word in (f"usage: dibs {command}", *words, *fewer.get(command, shared)):
+            assert word in done.stdout
 
 
-def test_version_and_what_is_no_command(cli: Cli) -> None:
+def test_version_and_unknown_commands(cli: Cli) -> None:
     assert cli.run("--version").stdout == f"dibs {dibs.__version__}\n"
     done = cli.run("rnu", "x", "--", "true")
     assert (done.returncode, done.stdout) == (64, "")
@@ -94,6 +79,7 @@ def test_version_and_what_is_no_command(cli: Cli) -> None:
     assert "options follow the command: dibs COMMAND '--url' ..." in done.stderr
 
 
+@pytest.mark.gate
 def test_the_module_is_the_command(cli: Cli) -> None:
     """python -m dibs and the script dibs say and do the same."""
     script = str(Path(sys.executable).with_name("dibs"))
@@ -125,122 +111,82 @@ def test_what_the_system_refuses_is_71(cli: Cli) -> None:
         )
 
 
-# Locales.
-
-
-@pytest.fixture(scope="session")
-def latin(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment whose locale writes é as one byte, made here: few machines have one."""
-    made = tmp_path_factory.mktemp("locales")
-    if shutil.which("localedef") is None:
-        pytest.skip("no localedef")
-    words = ["localedef", "-i", "en_US", "-f", "ISO-8859-1", str(made / "en_US.ISO-8859-1")]
-    if subprocess.run(words, capture_output=True, check=False).returncode > 1:
-        pytest.skip("localedef has no sources of locales")
-    return {"LOCPATH": str(made), "LC_ALL": "en_US.ISO-8859-1", "PYTHONUTF8": "0"}
-
-
-def test_a_name_is_the_same_lock_in_every_locale(cli: Cli, latin: dict[str, str]) -> None:
+@pytest.mark.gate
+def test_a_name_is_the_same_lock_in_every_locale(cli: Cli) -> None:
     name = "café ☕"
-    encoding = [sys.executable, "-c", "import sys; print(sys.getfilesystemencoding())"]
-    for more, expected in ((ASCII, "ascii"), (latin, "iso8859-1")):
-        said = subprocess.run(encoding, env=cli.environment(**more), capture_output=True, text=True, check=True)
-        assert said.stdout.strip() == expected, "the locale is the one that is meant"
-    command = ("sh", "-c", 'printf %s "$DIBS_NAME" "$@"', "sh", "é")
-    for more in ({"LC_ALL": "C.UTF-8"}, ASCII, latin):
-        env = cli.environment(**more)
-        words = [*COMMAND, "run", name, "--namespace", "é"]
-        free = subprocess.run([*words, "--", *command], env=env, capture_output=True, check=False)
+    words = ("run", name, "--namespace", "é")
+    command = ("--", "sh", "-c", 'printf %s "$DIBS_NAME" "$@"', "sh", "é")
+    for number, more in enumerate(({"LC_ALL": "C.UTF-8"}, ASCII)):
+        free = cli.process(*COMMAND, *words, *command, text=False, **more)
         assert (more, free.returncode, free.stdout, free.stderr) == (more, 0, f"{name}é".encode(), b"")
         with cli.client(namespace="é").lock(name):
-            busy = subprocess.run([*words, "-n", "--", *command], env=env, capture_output=True, check=False)
+            busy = cli.process(*COMMAND, *words, "-n", *command, **more)
             assert busy.returncode == 75
-            assert busy.stderr.decode(errors="strict" if "LOCPATH" not in more else "replace").startswith("dibs run: ")
-            assert b"caf" in busy.stderr
-
-
-def test_what_others_see_does_not_depend_on_the_locale(cli: Cli) -> None:
-    client = cli.client()
-    for number, more in enumerate(({"LC_ALL": "C.UTF-8"}, ASCII)):
-        words = ("sh", "-c", "echo; sleep 60", "é")
-        cli.start("run", f"x{number}", "--info", "who=é", "--", *words, **more).hear()
-        info = client.inspect(f"x{number}").holders[0].info
+            assert busy.stderr.startswith('dibs run: "caf')
+        other = f"x{number}"
+        cli.start("run", other, "--info", "who=é", "--", "sh", "-c", "echo; sleep 60", "é", **more).hear()
+        info = cli.client().inspect(other).holders[0].info
         assert dict(info) == {"command": "sh -c 'echo; sleep 60' 'é'", "who": "é"}
 
 
-# What is shown of a command.
+SHOWN = [
+    (["backup", "--to", "/srv/a b"], "backup --to '/srv/a b'"),
+    (["x", "--password", "hunter2", "y"], "x --password *** y"),
+    (["x", "--password=hunter2"], "x '--password=***'"),
+    (["x", "--api-key", "hunter2"], "x --api-key ***"),
+    (["x", "--AUTH-TOKEN", "hunter2"], "x --AUTH-TOKEN ***"),
+    (["x", "--password", "--token", "hunter2"], "x --password *** ***"),
+    (["env", "PGPASSWORD=hunter2", "pg_dump"], "env 'PGPASSWORD=***' pg_dump"),
+    (["env", "AWS_SECRET_ACCESS_KEY=hunter2"], "env 'AWS_SECRET_ACCESS_KEY=***'"),
+    (["x", "redis://:hunter2@h/0"], "x 'redis://***@h/0'"),
+    (["x", "--url=postgresql://ana:hunter2@h/db"], "x '--url=postgresql://***@h/db'"),
+    (["x", "a://u:hun/ter2@h"], "x 'a://***@h'"),
+    (["x", "a://u:p@hunter2@h"], "x 'a://***@h'"),
+    (["curl", "-H", "Authorization: Bearer hunter2"], "curl -H 'Authorization:***'"),
+    (["curl", "-H", "X-A: Bearer hunter2"], "curl -H 'X-A: Bearer ***'"),
+    (["curl", "-u", "ana:hunter2", "h"], "curl -u ana:*** h"),
+    (["curl", "--user", "ana:hunter2"], "curl --user ana:***"),
+    (["curl", "-uana:hunter2", "h"], "curl '-uana:***' h"),
+    (["/usr/bin/mysql", "-phunter2", "db"], "/usr/bin/mysql '-p***' db"),
+    (["sshpass", "-p", "hunter2", "ssh", "h"], "sshpass -p *** ssh h"),
+    (["redis-cli", "-a", "hunter2"], "redis-cli -a ***"),
+    (["env", "DB_PW=hunter2", "x"], "env 'DB_PW=***' x"),
+    (["pytest", "tests/test_auth.py::test_x"], "pytest tests/test_auth.py::test_x"),
+    (["make", "author=bob"], "make author=bob"),
+    (["tar", "-pxf", "a"], "tar -pxf a"),
+    (["sh", "-c", "mysql --password hunter2 db"], "sh -c 'mysql --password ***'"),
+    (["post", '{"password": "hunter2"}'], "post '{\"password\":***'"),
+    (["x", "password: hunter2\nand more"], "x 'password:***'"),
+    (["x", "\udcff"], r"x '\xff'"),
+    (["x", "y" * 500], "x " + "y" * 195 + "..."),
+]
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["backup", "--to", "/srv/a b"], "backup --to '/srv/a b'"),
-        (["x", "--password", "hunter2", "y"], "x --password *** y"),
-        (["x", "--password=hunter2"], "x '--password=***'"),
-        (["x", "--api-key", "hunter2"], "x --api-key ***"),
-        (["x", "--AUTH-TOKEN", "hunter2"], "x --AUTH-TOKEN ***"),
-        (["x", "--password", "--token", "hunter2"], "x --password *** ***"),
-        (["env", "PGPASSWORD=hunter2", "pg_dump"], "env 'PGPASSWORD=***' pg_dump"),
-        (["env", "AWS_SECRET_ACCESS_KEY=hunter2"], "env 'AWS_SECRET_ACCESS_KEY=***'"),
-        (["x", "redis://:hunter2@h/0"], "x 'redis://***@h/0'"),
-        (["x", "--url=postgresql://ana:hunter2@h/db"], "x '--url=postgresql://***@h/db'"),
-        (["x", "a://u:hun/ter2@h"], "x 'a://***@h'"),
-        (["x", "a://u:p@hunter2@h"], "x 'a://***@h'"),
-        (["curl", "-H", "Authorization: Bearer hunter2"], "curl -H 'Authorization:***'"),
-        (["curl", "-H", "X-A: Bearer hunter2"], "curl -H 'X-A: Bearer ***'"),
-        (["curl", "-u", "ana:hunter2", "h"], "curl -u ana:*** h"),
-        (["curl", "--user", "ana:hunter2"], "curl --user ana:***"),
-        (["curl", "-uana:hunter2", "h"], "curl '-uana:***' h"),
-        (["/usr/bin/mysql", "-phunter2", "db"], "/usr/bin/mysql '-p***' db"),
-        (["sshpass", "-p", "hunter2", "ssh", "h"], "sshpass -p *** ssh h"),
-        (["redis-cli", "-a", "hunter2"], "redis-cli -a ***"),
-        (["env", "DB_PW=hunter2", "x"], "env 'DB_PW=***' x"),
-        (["pytest", "tests/test_auth.py::test_x"], "pytest tests/test_auth.py::test_x"),
-        (["make", "author=bob"], "make author=bob"),
-        (["tar", "-pxf", "a"], "tar -pxf a"),
-        (["sh", "-c", "mysql --password hunter2 db"], "sh -c 'mysql --password ***'"),
-        (["post", '{"password": "hunter2"}'], "post '{\"password\":***'"),
-        (["x", "password: hunter2\nand more"], "x 'password:***'"),
-        (["x", "\udcff"], r"x '\xff'"),
-        (["x", "y" * 500], "x " + "y" * 195 + "..."),
-    ],
-)
-def test_what_is_shown_of_a_command(words: list[str], expected: str) -> None:
-    assert describe_command(words) == expected
-    assert "hunter2" not in describe_command(words)
+def test_what_is_shown_of_a_command() -> None:
+    for words, expected in SHOWN:
+        assert describe_command(words) == expected
+        assert "hunter2" not in describe_command(words)
+    for word in ("a" * 100_000, "pass" * 25_000, "a://" * 25_000, "--" * 50_000, " --token" * 12_000):
+        assert len(describe_command([word, word, "--password", word])) <= 200, "and at once"
 
 
-@pytest.mark.parametrize("word", ["a" * 100_000, "pass" * 25_000, "a://" * 25_000, "--" * 50_000, " --token" * 12_000])
-def test_a_long_word_is_shown_at_once(word: str) -> None:
-    assert len(describe_command([word, word, "--password", word])) <= 200
-
-
-# Nobody to read, no home, no name.
-
-
+@pytest.mark.gate
 def test_nobody_reads_what_is_said(cli: Cli) -> None:
     """The status stays what it is; a reader that went away is a broken pipe."""
-    with cli.client().lock("x"):
-        reads, writes = os.pipe()
-        os.close(reads)
-        try:
-            busy = [*COMMAND, "run", "x", "-n", "--", "true"]
+    reads, writes = os.pipe()
+    os.close(reads)
+    with cli.client().lock("x"), os.fdopen(writes, "w") as broken:
+        for words, status in (
+            (["run", "x", "-n", "--", "true"], 75),
+            (["run", "y", "--", "sh", "-c", "exit 3"], 3),
+            (["--help"], 141),
+            (["--version"], 141),
+        ):
+            stderr = subprocess.PIPE if status == 141 else broken
             done = subprocess.run(
-                busy, env=cli.environment(), stdout=writes, stderr=writes, timeout=PATIENCE, check=False
+                [*COMMAND, *words], env=cli.environment(), stdout=broken, stderr=stderr, timeout=PATIENCE, check=False
             )
-            assert done.returncode == 75
-            for words in (["--help"], ["--version"]):
-                done = subprocess.run(
-                    [*COMMAND, *words], env=cli.environment(), stdout=writes, stderr=subprocess.PIPE, check=False
-                )
-                assert (done.returncode, done.stderr) == (141, b"")
-            ran = [*COMMAND, "run", "y", "--", "sh", "-c", "exit 3"]
-            done = subprocess.run(
-                ran, env=cli.environment(), stdout=writes, stderr=writes, timeout=PATIENCE, check=False
-            )
-            assert done.returncode == 3
-        finally:
-            os.close(writes)
+            assert (done.returncode, done.stderr) == (status, b"" if status == 141 else None)
 
 
 def test_an_empty_environment_also_without_a_locale(cli: Cli) -> None:
@@ -256,49 +202,21 @@ def test_an_empty_environment_also_without_a_locale(cli: Cli) -> None:
     assert "LC_CTYPE=C.UTF-8" not in done.stdout
 
 
-NOBODY = 12345
-AS_NOBODY = f"""
-import ctypes, os, sys
-import dibs.cli.run
-from dibs.cli.main import main
-assert main(["ls", "--json", "--url", sys.argv[1]]) == 0  # all is loaded, before nothing can be any more
-os.setgroups([])
-os.setgid({NOBODY})
-os.setuid({NOBODY})
-sys.exit(main(sys.argv[2:]))
-"""
-
-
-@pytest.fixture
-def place() -> Iterator[str]:
-    """A directory of a user whom nobody knows; not under pytest's own, which it keeps closed to others."""
-    if os.getuid() != 0:
-        pytest.skip("only root can become somebody else")
-    with tempfile.TemporaryDirectory() as made:
-        os.chown(made, NOBODY, NOBODY)
-        yield made
-
-
-def as_nobody(cli: Cli, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    env = cli.environment(HOME=None, DIBS_URL=None, **more)
-    started = [sys.executable, "-c", AS_NOBODY, cli.url, *words]
-    return subprocess.run(started, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
-
-
-def test_a_user_without_an_entry_is_a_number(cli: Cli, place: str) -> None:
+def test_a_user_without_an_entry_is_a_number_and_needs_a_store(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container that runs under any number."""
-    command = ("sh", "-c", "echo $DIBS_OWNER; ls $XDG_STATE_HOME/dibs")
-    done = as_nobody(cli, "run", "x", "--", *command, XDG_STATE_HOME=place)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[:2] == [f"uid {NOBODY}", "locks.db"]
+
+    def no_entry(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.setattr("pwd.getpwuid", no_entry)
+    assert login() == f"uid {os.getuid()}"
+    assert cli.run("ls", HOME=None, DIBS_URL=None, XDG_STATE_HOME=str(cli.directory)).returncode == 0
+    homeless = cli.run("ls", HOME=None, DIBS_URL=None)
+    assert homeless.returncode == 64
+    assert "set DIBS_URL=sqlite:////" in homeless.stderr
 
 
-def test_a_user_without_an_entry_and_home_is_told_what_to_set(cli: Cli, place: str) -> None:
-    done = as_nobody(cli, "run", "x", "--", "true")
-    assert done.returncode == 64
-    assert "set DIBS_URL=sqlite:////" in done.stderr
-
-
+@pytest.mark.gate
 def test_a_python_without_ctypes(cli: Cli) -> None:
     """There the command is not tied to us by the kernel; the guard is, as ever."""
     (cli.directory / "ctypes.py").write_text("raise ImportError('not built')\n")

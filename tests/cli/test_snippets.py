@@ -1,6 +1,6 @@
 """Every snippet of docs/running-jobs.md runs: its commands as processes, as cron, a unit, a pod or a step starts them.
 
-What stands in for others: the shop's programs, which say that they ran; `pip`, `docker` and `ssh`. There is no cluster
+The shop's programs, which print that they ran, `pip`, `docker` and `ssh` are replaced. There is no cluster
 and no CI service; PostgreSQL is a real one, where it is installed.
 """
 
@@ -13,8 +13,9 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,71 @@ import pytest
 import yaml
 
 import dibs
-from cli.snippets import Block, Job, Place, blocks, in_queue, job, mappings
+from cli.commands import ROOT, Place
 from lab.servers import ports
 from lab.servers.shared_postgresql import postgresql
+from process.children import until
+
+PAGE = ROOT / "docs" / "running-jobs.md"
+_FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"^# ([\w.-]+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    text: str
+    line: int
+
+    @property
+    def file(self) -> str:
+        """The name that it gives itself in a comment, "" if it gives none."""
+        found = _FILE.search(self.text)
+        return found[1] if found else ""
+
+    def __str__(self) -> str:
+        return f"{self.language}:{self.line}{f':{self.file}' if self.file else ''}"
+
+
+def blocks() -> list[Block]:
+    text = PAGE.read_text(encoding="utf-8")
+    return [Block(found[1], found[2], text.count("\n", 0, found.start()) + 1) for found in _FENCED.finditer(text)]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One `dibs run` as cron, a unit or a step starts it, with nothing of this process. A shell may expand `line`."""
+
+    line: str
+    argv: Sequence[str]
+    env: dict[str, str]
+    directory: Path
+
+    @property
+    def words(self) -> list[str]:
+        return shlex.split(self.line)
+
+    @property
+    def name(self) -> str:
+        """The lock's."""
+        return self.words[self.words.index("run") + 1]
+
+    @property
+    def options(self) -> list[str]:
+        return self.words[self.words.index("run") + 2 : self.words.index("--")]
+
+    @property
+    def url(self) -> str:
+        return self.env.get("DIBS_URL") or f"sqlite:///{self.env['HOME']}/.local/state/dibs/locks.db"
+
+
+def mappings(node: Any) -> Iterator[dict[Any, Any]]:
+    """Every mapping in a document of mappings and sequences."""
+    if isinstance(node, dict):
+        yield node
+    for child in node.values() if isinstance(node, dict) else node if isinstance(node, list) else []:
+        yield from mappings(child)
+
 
 BLOCKS = blocks()
 RUN_URL = "https://git.example/shop/runs/42"
@@ -39,10 +102,8 @@ GITHUB = {
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     made = Place(tmp_path)
-    try:
-        yield made
-    finally:
-        made.close()
+    yield made
+    made.close()
 
 
 def of(*languages: str) -> list[Block]:
@@ -60,7 +121,7 @@ def line_with(word: str) -> Block:
     return found
 
 
-# What whoever starts them would make of them.
+# How cron, systemd, Kubernetes and CI start them.
 
 
 def cron(block: Block, place: Place) -> Iterator[Job]:
@@ -72,7 +133,7 @@ def cron(block: Block, place: Place) -> Iterator[Job]:
             *_, command = line.split(maxsplit=5)
             assert not re.search(r"(?<!\\)%", command), "cron would cut it off there"
             command = command.replace("\\%", "%")
-            yield job(command, [env["SHELL"], "-c", command], env, place.home)
+            yield Job(command, [env["SHELL"], "-c", command], env, place.home)
 
 
 def unit(block: Block) -> configparser.ConfigParser:
@@ -91,7 +152,7 @@ def systemd(block: Block, place: Place) -> Iterator[Job]:
     )
     env = place.environment(PATH="/usr/bin:/bin", **dict(place.here(line).split("=", 1) for line in environment))
     start = place.here(service["ExecStart"])
-    yield job(start, shlex.split(start), env, place.home)
+    yield Job(start, shlex.split(start), env, place.home)
 
 
 def document(block: Block) -> dict[Any, Any]:
@@ -105,7 +166,7 @@ def kubernetes(block: Block, place: Place) -> Iterator[Job]:
         if found.get("command", [""])[0] == "dibs":
             assert [one["name"] for one in found["env"] if "secretKeyRef" in one["valueFrom"]] == ["DIBS_URL"]
             env = place.environment(KUBERNETES_SERVICE_HOST="10.0.0.1", HOSTNAME="pod-1", DIBS_URL=place.url)
-            yield Job(found["command"], found["command"], env, place.shop)
+            yield Job(shlex.join(found["command"]), found["command"], env, place.shop)
 
 
 def ci(block: Block, place: Place) -> Iterator[Job]:
@@ -121,7 +182,7 @@ def ci(block: Block, place: Place) -> Iterator[Job]:
             env[name] = re.sub(r"\$\{\{ (\S+) \}\}", lambda found: GITHUB[found[1]], value).format(url=place.url)
         (text,) = (line,) = [step["run"] for step in deploy["steps"] if "dibs run" in step.get("run", "")]
     (place.shop / "step").write_text(text)
-    yield job(line, ["bash", "-e", "step"], env, place.shop)
+    yield Job(line, ["bash", "-e", "step"], env, place.shop)
 
 
 def yaml_of(block: Block, place: Place) -> Iterator[Job]:
@@ -148,41 +209,30 @@ def test_no_block_is_left_out() -> None:
     assert len(of("ini")) == 4
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("block", of(*READERS), ids=str)
 def test_what_is_started_waits_its_turn_and_runs(block: Block, place: Place) -> None:
     found = jobs(block, place)
     assert len(found) == block.text.count("dibs run") + block.text.count('"dibs", "run"')
     for one in found:
-        if "--skip" in one.options:
-            _skips(one, place)
-        else:
-            _waits(one, place)
-
-
-def _skips(one: Job, place: Place) -> None:
-    _ran(one, *place.run(one))
-    with dibs.connect(one.url) as client, client.lock(one.name):
-        assert place.run(one) == (0, "", "")
-
-
-def _waits(one: Job, place: Place) -> None:
-    with dibs.connect(one.url) as client:
-        with client.lock(one.name):
-            started = place.start(one)
-            said = in_queue(client, one.name)
-        _ran(one, *place.end(started))
-    if any("url=" in option for option in one.options):
-        assert said["url"].startswith("https://git.example/")
-    if "day=$(date +%F)" in one.options:
-        assert re.fullmatch(r"\d{4}-\d\d-\d\d", said["day"])
-
-
-def _ran(one: Job, status: int, out: str, err: str) -> None:
-    """It may have said whom it waits for."""
-    assert (status, re.sub(r"waiting for .*\n", "", err)) == (0, "")
-    wanted = re.findall(r"[\w-]+\.sh\b", " ".join(one.words))
-    assert wanted
-    assert re.findall(rf"^(\S+) under {one.name} by [1-9]\d+:", out, re.MULTILINE) == wanted
+        how = one.argv, one.env, one.directory
+        with dibs.connect(one.url) as client:
+            with client.lock(one.name):
+                started = place.start(*how)
+                if "--skip" in one.options:
+                    assert (started.end(), started.text, started.errors) == (0, "", "")
+                    about = {}
+                else:
+                    about = until(lambda one=one: client.inspect(one.name).waiters, what=f"a waiter: {one}")[0].info
+            ran = place.start(*how) if "--skip" in one.options else started
+            assert (ran.end(), re.sub(r"waiting for .*\n", "", ran.errors)) == (0, "")
+        programs = re.findall(r"[\w-]+\.sh\b", one.line)
+        assert programs
+        assert re.findall(rf"^(\S+) under {one.name} by [1-9]\d+:", ran.text, re.MULTILINE) == programs
+        if any("url=" in option for option in one.options):
+            assert about["url"].startswith("https://git.example/")
+        if "day=$(date +%F)" in one.options:
+            assert re.fullmatch(r"\d{4}-\d\d-\d\d", about["day"])
 
 
 def test_systemd_takes_the_units(place: Place) -> None:
@@ -205,14 +255,13 @@ def _is_free(one: Job) -> None:
 
 def _terminated(one: Job, place: Place) -> int:
     """Its status, once its command has begun and it was told to end."""
-    started = place.start(one)
-    assert started.stdout is not None
-    assert started.stdout.readline() == "begun\n"
-    started.send_signal(signal.SIGTERM)
-    status, _, _ = place.end(started)
-    return status
+    started = place.start(one.argv, one.env, one.directory)
+    assert started.next_line() == "begun"
+    started.signal(signal.SIGTERM)
+    return started.end()
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("block", [block for block in of("ini") if "[Service]" in block.text], ids=str)
 def test_a_stopped_unit_ends_with_a_status_that_it_takes_for_success(block: Block, place: Place) -> None:
     (one,) = jobs(block, place)
@@ -224,6 +273,7 @@ def test_a_stopped_unit_ends_with_a_status_that_it_takes_for_success(block: Bloc
     _is_free(one)
 
 
+@pytest.mark.gate
 def test_a_step_that_is_cancelled_gives_the_lock_back(place: Place) -> None:
     """The runner signals the step's first process only: without `exec` that would be a shell, which tells nobody."""
     (block,) = [block for block in of("yaml") if "runs-on" in block.text]
@@ -233,6 +283,7 @@ def test_a_step_that_is_cancelled_gives_the_lock_back(place: Place) -> None:
     _is_free(one)
 
 
+@pytest.mark.gate
 def test_make(place: Place) -> None:
     (block,) = of("makefile")
     place.programs(block.text)
@@ -241,14 +292,14 @@ def test_make(place: Place) -> None:
     (place.shop / "Makefile").write_text(block.text)
     (parts / "Makefile").write_text("all:\n\t@echo built under $(DIBS_NAME), $(MAKEFLAGS)\n")
     env = place.environment()
-    status, out, err = place.run(Job(["run", "deploy", "--"], ["make", "deploy", "VERSION=v8"], env, place.shop))
+    status, out, err = place.run(["make", "deploy", "VERSION=v8"], env)
     assert (status, err) == (0, "")
     assert re.search(r"^deploy.sh under deploy by \d+: v8$", out, re.MULTILINE)
-    status, out, err = place.run(Job([], ["make", "-j2", "all"], env, place.shop))
+    status, out, err = place.run(["make", "-j2", "all"], env)
     assert (status, err) == (0, ""), "no word of a job server that is not there"
     assert re.search(rf"^built under build:{place.shop}, .*--jobserver-auth=", out, re.MULTILINE)
     place.program("deploy.sh", "exit 76")
-    status, _, err = place.run(Job([], ["make", "deploy"], env, place.shop))
+    status, _, err = place.run(["make", "deploy"], env)
     assert status == 2
     assert "Error 76" in err
 
@@ -259,6 +310,7 @@ def _saved(file: str, place: Place) -> Path:
     return path
 
 
+@pytest.mark.gate
 def test_a_script_tells_the_statuses_apart(place: Place) -> None:
     path = _saved("nightly.sh", place)
     for status, ends, says in (
@@ -268,7 +320,7 @@ def test_a_script_tells_the_statuses_apart(place: Place) -> None:
         (3, 3, "failed: 3"),
     ):
         place.program("close-day.sh", f"exit {status}")
-        ended, out, err = place.run(Job([], [str(path)], place.environment(), place.shop))
+        ended, out, err = place.run([str(path)], place.environment())
         assert ended == ends
         assert says in (err if ends else out)
 
@@ -277,10 +329,10 @@ def test_a_script_takes_the_lock_for_itself(place: Place) -> None:
     path = _saved("refresh.sh", place)
     place.program("fetch.sh", 'echo "fetched under $DIBS_NAME"')
     place.program("index.sh", 'echo "indexed under $DIBS_NAME"')
-    one = Job([], [str(path)], place.environment(), place.shop)
-    assert place.run(one) == (0, "fetched under refresh\nindexed under refresh\n", "")
+    one = [str(path)], place.environment()
+    assert place.run(*one) == (0, "fetched under refresh\nindexed under refresh\n", "")
     with dibs.connect(place.url) as client, client.lock("refresh"):
-        status, out, err = place.run(one)
+        status, out, err = place.run(*one)
     assert (status, out) == (75, "")
     assert "not free" in err
 
@@ -294,12 +346,12 @@ def _closes(file: str, place: Place, ask: Callable[[str], str], **env: str) -> N
     ask(LEDGER)
     ask("INSERT INTO ledger (id) VALUES (1)")
     path = _saved(file, place)
-    one = Job([], [str(place.bin / "dibs"), "run", "ledger", "--", str(path)], place.environment(**env), place.shop)
+    one = [str(place.bin / "dibs"), "run", "ledger", "--", str(path)], place.environment(**env)
     before = _next_token(place)
-    assert place.run(one) == (0, "", "")
+    assert place.run(*one) == (0, "", "")
     assert before < int(ask("SELECT fence FROM ledger WHERE closed IS NOT NULL")) < _next_token(place)
     ask(f"UPDATE ledger SET closed = NULL, fence = {LATER}")
-    status, out, err = place.run(one)
+    status, out, err = place.run(*one)
     assert (status, out, err) == (1, "", "refused: a later holder was here\n")
     assert ask(f"SELECT count(*) FROM ledger WHERE closed IS NULL AND fence = {LATER}") == "1"
 
@@ -321,6 +373,7 @@ def test_a_script_fences_itself_in_sqlite(place: Place) -> None:
     _closes("close-day.sh", place, ask)
 
 
+@pytest.mark.gate
 def test_a_script_fences_itself_in_postgresql(place: Place) -> None:
     server = postgresql()
     login = {"PGUSER": "dibs", "PGPASSWORD": "dibs", "PGDATABASE": "postgres"}
@@ -330,6 +383,7 @@ def test_a_script_fences_itself_in_postgresql(place: Place) -> None:
         server.ask("DROP TABLE IF EXISTS ledger")
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("word", "instead", "says"),
     [
@@ -343,6 +397,6 @@ def test_commands_that_go_elsewhere(word: str, instead: str, says: str, place: P
     place.programs(block.text)
     place.program(word, instead, place.bin)
     env = place.environment(DIBS_URL=place.url)
-    status, out, err = place.run(Job([], ["sh", "-c", place.here(block.text)], env, place.shop))
+    status, out, err = place.run(["sh", "-c", place.here(block.text)], env)
     assert (status, err) == (0, "")
     assert re.fullmatch(says, out)

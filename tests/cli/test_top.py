@@ -1,15 +1,13 @@
-"""`dibs top`: on a terminal that pyte interprets, in a real tmux, and as plain text."""
+"""`dibs top`: on a terminal that pyte interprets, and as plain text."""
 
 from __future__ import annotations
 
 import io
 import json
-import os
 import signal
 import termios
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,9 +15,8 @@ import pyte
 import pytest
 
 import dibs
-from cli.commands import Cli, harmful
-from cli.terminals import CTRL_C, CTRL_Z, Shell, Tmux, installed
-from cli.wrapped import Scene
+from cli.commands import COMMAND, Cli, harmful
+from cli.terminals import CTRL_C, CTRL_Z, ESCAPE, Shell, Terminal
 from dibs._shared import not_shown
 from dibs.cli import top_screen
 from dibs.cli.top_screen import Screen
@@ -33,59 +30,45 @@ from process.children import until
 
 ROWS, COLUMNS = 20, 120
 ENTERED, LEFT = "\x1b[?1049h", "\x1b[?1049l"
-ESCAPE = "\x1b"
 
 
-def modes_of_a_terminal() -> list[Any]:
-    """Of another one that is as new: the command may have changed its own already."""
-    master, slave = os.openpty()
-    try:
-        return termios.tcgetattr(master)
-    finally:
-        os.close(master)
-        os.close(slave)
-
-
-class Top:
-    """`dibs top` on a terminal, and what its screen shows."""
+class Top(Terminal):
+    """`dibs top`, and what its screen shows."""
 
     def __init__(self, cli: Cli, *words: str, **more: str | None) -> None:
-        self.terminal = cli.terminal("top", *words, **more)
-        self.modes = modes_of_a_terminal()
+        super().__init__([*COMMAND, "top", *words], cli.environment(**more), cli.directory)
+        cli._keep(self)
         self._screen = pyte.Screen(COLUMNS, ROWS)
         self._stream = pyte.ByteStream(self._screen)
-        self._read = 0
+        self._fed = 0
         self.resize(ROWS, COLUMNS)
 
-    def resize(self, rows: int, columns: int) -> None:
-        self._screen.resize(rows, columns)
-        termios.tcsetwinsize(self.terminal._master, (rows, columns))
+    def resize(self, lines: int, columns: int) -> None:
+        self._screen.resize(lines, columns)
+        super().resize(lines, columns)
 
     def lines(self) -> list[str]:
-        said = self.terminal._seen
-        self._stream.feed(said[self._read :])
-        self._read = len(said)
+        _ = self.text  # which reads on
+        self._stream.feed(self._seen[self._fed :])
+        self._fed = len(self._seen)
         return [line.rstrip() for line in self._screen.display]
 
-    def see(self, *words: str, without: str = "\0") -> list[str]:
-        """Until one screen has all of these words."""
+    def shows(self, *words: str, without: str = "\0") -> list[str]:
+        """Wait until one screen has all of these words."""
 
         def seen() -> bool:
             text = "\n".join(self.lines())
             return all(word in text for word in words) and without not in text
 
-        until(lambda: seen() or self.terminal.process.poll() is not None, what=f"{words} on the screen")
+        until(lambda: seen() or self.process.poll() is not None, what=f"{words} on the screen")
         assert seen(), self.lines()
         return self.lines()
 
-    def type(self, keys: str) -> None:
-        self.terminal.type(keys)
-
     def end(self) -> int:
-        status = self.terminal.end()
-        assert self.terminal.text.count(ENTERED) == self.terminal.text.count(LEFT) > 0
-        assert self.terminal.text.rstrip("\n^C").endswith(LEFT)
-        assert termios.tcgetattr(self.terminal._master) == self.modes
+        status = super().end()
+        assert self.text.count(ENTERED) == self.text.count(LEFT) > 0
+        assert self.text.rstrip("\n^C").endswith(LEFT)
+        assert termios.tcgetattr(self._master) == self.modes
         return status
 
 
@@ -95,6 +78,7 @@ def names(lines: list[str]) -> list[str]:
     return [line.split()[0] for line in lines[header + 1 : -1] if line]
 
 
+@pytest.mark.gate  # a standstill longer than the waiting lease gives the waiter another token
 def test_the_view_and_its_keys(cli: Cli) -> None:
     ana, bob = cli.holder(owner="[red]ana\x1b[2J"), cli.holder(owner="bob")
     token = ana.takes("b\u202e日本")
@@ -102,77 +86,68 @@ def test_the_view_and_its_keys(cli: Cli) -> None:
     bob.asks("b\u202e日本", key="queued")
     (waiter,) = cli.in_queue("b\u202e日本", 1).waiters
     top = Top(cli)
-    lines = top.see(cli.url, "as of", "held 2   waiting 1", "2 of 2 names shown", "by pressure", "[red]ana\\x1b[2J@")
+    lines = top.shows(cli.url, "as of", "held 2   waiting 1", "2 of 2 names shown", "by pressure", "[red]ana\\x1b[2J@")
     assert names(lines) == ["b\\u202e日本", "a"]
     assert str(token) in "\n".join(lines)
 
     top.type("sss")
-    assert names(top.see("by name")) == ["a", "b\\u202e日本"]
+    assert names(top.shows("by name")) == ["a", "b\\u202e日本"]
     top.type("/x")
-    top.see("No name matches the filter.")
+    top.shows("No name matches the filter.")
     top.type("\x7fB")
-    assert names(top.see("filter: B_", "1 of 2 names shown")) == ["b\\u202e日本"]
+    assert names(top.shows("filter: B_", "1 of 2 names shown")) == ["b\\u202e日本"]
     top.type("\r")
-    top.see('only names with "B"')
+    top.shows('only names with "B"')
     top.type("\r")
-    lines = top.see("1 holding, 1 waiting", f"holds  token {token}", f"1st    token {waiter.token}", "thread queued")
+    lines = top.shows("1 holding, 1 waiting", f"holds  token {token}", f"1st    token {waiter.token}", "thread queued")
     assert [line.split()[0] for line in lines if " token " in line] == ["holds", "1st"]
 
     top.type(ESCAPE)
-    top.see("1 of 2 names shown", "NAME")
+    top.shows("1 of 2 names shown", "NAME")
     top.type(ESCAPE)
-    top.see("2 of 2 names shown", without="only names")
+    top.shows("2 of 2 names shown", without="only names")
     top.type("?")
-    top.see("this help")
+    top.shows("this help")
     top.type("x")
-    top.see("NAME", without="this help")
+    top.shows("NAME", without="this help")
     ana.gives()
     assert bob.took("queued") == waiter.token
-    top.see("waiting 0", str(waiter.token), without=str(token))
+    top.shows("waiting 0", str(waiter.token), without=str(token))
     top.type("q")
     assert top.end() == 0
 
 
-def test_a_killed_holder_disappears(cli: Cli) -> None:
-    worker = cli.worker()
-    token = worker.take("a")
-    top = Top(cli)
-    top.see("held 1", "1 of 1 names shown", str(token))
-    worker.kill()
-    top.see("held 0", "0 of 0 names shown", "No lock is held or waited for.")
-    top.type("q")
-    assert top.end() == 0
-
-
+@pytest.mark.gate
 def test_a_store_that_does_not_answer(cli: Cli) -> None:
     require("redis")
     with Server(Redis()) as server:
         cli.url = server.url()
         token = cli.holder(lease=300).takes("a")
         top = Top(cli)
-        top.see("held 1", str(token))
+        top.shows("held 1", str(token))
         server.stop()
         try:
-            top.see("(the store does not answer)", "Next: ", "held 1", str(token))
+            top.shows("(the store does not answer)", "Next: ", "held 1", str(token))
             top.resize(ROWS, 60)
-            top.see("Next: ", "held 1")
+            top.shows("Next: ", "held 1")
             top.resize(ROWS, COLUMNS)
             top.type("\r")
-            top.see(f"holds  token {token}")
+            top.shows(f"holds  token {token}")
         finally:
             server.resume()
-        top.see(f"holds  token {token}", without="does not answer")
+        top.shows(f"holds  token {token}", without="does not answer")
         top.type("q")
         assert top.end() == 0
         cli.close()
         cli._started.clear()
 
 
+@pytest.mark.gate
 def test_a_store_that_never_answered(cli: Cli) -> None:
     cli.url = "redis://127.0.0.1:1"
     top = Top(cli)
     top.resize(ROWS, 60)
-    top.see(cli.url, "Next: ")
+    top.shows(cli.url, "Next: ")
     top.type("q")
     assert top.end() == 0
 
@@ -180,33 +155,35 @@ def test_a_store_that_never_answered(cli: Cli) -> None:
 def test_sizes(cli: Cli) -> None:
     token = cli.holder(owner="ana").takes("a")
     top = Top(cli)
-    top.see("KIND", str(token))
+    top.shows("KIND", str(token))
     top.resize(ROWS, 60)
-    top.see("NAME", "ana@", without=str(token))
+    top.shows("NAME", "ana@", without=str(token))
     top.resize(4, 12)
-    top.see("the window i")
+    top.shows("the window i")
     top.resize(ROWS, COLUMNS)
-    top.see("KIND", str(token))
+    top.shows("KIND", str(token))
     top.type("q")
     assert top.end() == 0
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("end", "status"),
     [
         (lambda top: top.type(CTRL_C), 130),
-        (lambda top: top.terminal.process.send_signal(signal.SIGTERM), 143),
-        (lambda top: top.terminal.process.send_signal(signal.SIGHUP), 129),
+        (lambda top: top.process.send_signal(signal.SIGTERM), 143),
+        (lambda top: top.process.send_signal(signal.SIGHUP), 129),
     ],
     ids=["Ctrl-C", "TERM", "HUP"],
 )
 def test_the_terminal_is_restored(cli: Cli, end: Callable[[Top], None], status: int) -> None:
     top = Top(cli)
-    top.see("0 of 0 names shown")
+    top.shows("0 of 0 names shown")
     end(top)
     assert top.end() == status
 
 
+@pytest.mark.gate
 def test_it_is_stopped_and_continued(shell: Shell) -> None:
     shell.enter("stty -g > before; dibs top")
     shell.see("names shown")
@@ -220,14 +197,6 @@ def test_it_is_stopped_and_continued(shell: Shell) -> None:
     shell.type("q")
     assert shell.prompt() == 0
     assert shell.status("stty -g | cmp - before") == 0
-
-
-def test_in_tmux_the_screen_before_it_comes_back(scene: Scene) -> None:
-    with scene.held("deploy"), Tmux(scene, installed("tmux")) as tmux:
-        tmux.type("echo before; dibs top", "Enter")
-        tmux.see(r"(?s)held 1 .*\ndeploy .*q quit")
-        tmux.type("q")
-        tmux.see(r"(?s)\nbefore\n<0>")
 
 
 def sample(count: int) -> Sample:
@@ -293,9 +262,11 @@ def test_a_terminal_without_unicode_is_not_overrun(monkeypatch: pytest.MonkeyPat
     assert max(len(str(line).rstrip()) for line in screen._lines(100, 24)) <= 100
 
 
-@pytest.mark.parametrize(
-    ("pieces", "keys"),
-    [
+def test_a_key_may_arrive_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces: list[bytes] = []
+    monkeypatch.setattr(top_screen, "os", SimpleNamespace(read=lambda *_: pieces.pop(0)))
+    monkeypatch.setattr(top_screen, "select", SimpleNamespace(select=lambda *_: (pieces, [], [])))
+    for parts, keys in (
         ([b"\x1b", b"[", b"B"], ["down"]),
         ([b"\x1b[1", b";5q", b"j"], ["\x1b[1;5q"]),
         ([b"\x1b[<0;3;3M\x1bOPs"], ["\x1b[<0;3;3M", "\x1bOP", "s"]),
@@ -303,15 +274,11 @@ def test_a_terminal_without_unicode_is_not_overrun(monkeypatch: pytest.MonkeyPat
         ([b"\x1b"], ["esc"]),
         ([b"\x1b", b""], ["esc"]),
         ([b""], [""]),
-    ],
-)
-def test_a_key_may_arrive_in_pieces(pieces: list[bytes], keys: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    screen, left = Screen(View("redis://cache", [])), list(pieces)
-    monkeypatch.setattr(top_screen, "os", SimpleNamespace(read=lambda *_: left.pop(0)))
-    monkeypatch.setattr(top_screen, "select", SimpleNamespace(select=lambda *_: (left, [], [])))
-    assert list(screen._keys()) == keys
-    if left == [b"\xa9"]:
-        assert list(screen._keys()) == ["é"], "of two reads"
+    ):
+        screen, pieces[:] = Screen(View("redis://cache", [])), parts
+        assert list(screen._keys()) == keys
+        if pieces == [b"\xa9"]:
+            assert list(screen._keys()) == ["é"], "of two reads"
 
 
 def test_the_end_of_the_input_is_the_end() -> None:
@@ -319,9 +286,6 @@ def test_the_end_of_the_input_is_the_end() -> None:
     for keys in ("", "/", "?"):
         assert all(map(screen._press, keys))
         assert not screen._press("")
-
-
-# Plain text.
 
 
 def test_without_a_terminal_it_prints_one_table(cli: Cli) -> None:
@@ -345,6 +309,7 @@ def test_without_a_terminal_it_prints_one_table(cli: Cli) -> None:
     assert [info["name"] for info in seen["locks"]] == ["busy\u202e", "calm"]
 
 
+@pytest.mark.gate
 def test_an_interval_prints_again_and_counts_hand_overs(cli: Cli) -> None:
     ana, bob = cli.holder(owner="ana"), cli.holder(owner="bob")
     first = ana.takes("a")
@@ -362,27 +327,11 @@ def test_an_interval_prints_again_and_counts_hand_overs(cli: Cli) -> None:
     assert running.end() == 130
 
 
-def test_a_terminal_without_rich_gets_one_table(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "without").mkdir()
-    (tmp_path / "without" / "rich.py").write_text("raise ImportError")
-    cli.holder(owner="ana").takes("a")
-    terminal = cli.terminal("top", PYTHONPATH=str(tmp_path / "without"))
-    assert terminal.end() == 0
-    assert "pip install 'dibs[cli]'" in terminal.text
-    assert "held 1" in terminal.text
-    assert harmful(terminal.text) == []
-
-
-@pytest.mark.parametrize("words", [["--interval", "0.5"], ["--interval", "soon"], ["a", "b"]])
-def test_usage(cli: Cli, words: list[str]) -> None:
-    done = cli.run("top", *words)
-    assert (done.returncode, done.stdout) == (64, "")
-    assert done.stderr.startswith("dibs top: ")
-
-
-def test_a_store_that_never_answers_is_69_in_plain_text(cli: Cli) -> None:
-    done = cli.run("top", "--url", f"sqlite:///{cli.directory}/nowhere/locks.db")
-    assert (done.returncode, done.stdout) == (69, "")
+def test_usage(cli: Cli) -> None:
+    for words in (["--interval", "0.5"], ["--interval", "soon"], ["a", "b"]):
+        done = cli.run("top", *words)
+        assert (done.returncode, done.stdout) == (64, "")
+        assert done.stderr.startswith("dibs top: ")
 
 
 def test_the_store_tells_what_it_cannot_show() -> None:

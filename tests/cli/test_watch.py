@@ -1,21 +1,21 @@
-"""`dibs watch`: the line as it is, then one line of text for each change, as soon as it is seen."""
+"""`dibs watch`: the queue as it is, then one line of text for each change. `dibs wait`: until nobody holds a lock."""
 
 from __future__ import annotations
 
 import json
 import re
 import signal
-import subprocess
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
-from cli.commands import ASCII, COMMAND, Cli, Running, harmful
+import dibs
+from cli.commands import Cli, Running, harmful
 from cli.test_ls import HOSTILE
+from dibs.cli.polling import poll
 from dibs.cli.watch import changes, differences
 from dibs.info import LockInfo, Participant
-from process.children import PATIENCE
+from process.children import until
 from store.sqlite.places import standstill
 
 TIME = re.compile(r"\d\d:\d\d:\d\d\.\d{3}  (.+)")
@@ -29,7 +29,8 @@ def told(watching: Running) -> str:
     return found[1]
 
 
-def test_what_happens_is_told_as_it_happens(cli: Cli) -> None:
+@pytest.mark.gate
+def test_changes_are_told_as_they_happen(cli: Cli) -> None:
     watching = cli.start("watch", "a")
     assert told(watching) == "free; 0 waiting"
     ana = cli.holder(owner="ana", info={"command": "deploy.sh"})
@@ -52,21 +53,22 @@ def test_what_happens_is_told_as_it_happens(cli: Cli) -> None:
     assert watching.process.poll() is None
 
 
+@pytest.mark.gate
 def test_json(cli: Cli) -> None:
-    ana, bob = cli.worker(), cli.worker()
-    token = ana.take("a")
+    ana, bob = cli.holder(), cli.holder()
+    token = ana.takes("a")
     watching = cli.start("watch", "a", "--json")
     first = json.loads(watching.hear())
     assert list(first) == ["at", "event", "name", "kind", "capacity", "holders", "waiters"]
     assert (first["event"], first["name"], first["holders"][0]["token"]) == ("state", "a", token)
     assert abs(datetime.fromisoformat(first["at"]) - datetime.now(UTC)) < timedelta(seconds=120)
-    bob.tell("take", "a", PATIENCE)
+    bob.asks("a")
     joined = json.loads(watching.hear())
     assert (joined["event"], joined["participant"]["pid"], len(joined["waiters"])) == ("joined", bob.pid, 1)
-    bob.kill()
+    bob.discard()
     left = json.loads(watching.hear())
     assert (left["event"], left["participant"]["token"]) == ("left", joined["participant"]["token"])
-    ana.kill()
+    ana.gives()
     ended = json.loads(watching.hear())
     assert (ended["event"], ended["participant"]["token"], ended["holders"]) == ("ended", token, [])
 
@@ -90,9 +92,8 @@ def line(holders: str, waiters: str = "", weight: int = 1) -> LockInfo:
     return LockInfo(name="x", holders=some(holders), waiters=some(waiters))
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
+def test_changes_between_two_looks() -> None:
+    for before, after, said in (
         (line(""), line(""), ""),
         (line("a", "bc"), line("a", "bc"), ""),
         (line(""), line("a"), "took a"),
@@ -104,11 +105,9 @@ def line(holders: str, waiters: str = "", weight: int = 1) -> LockInfo:
         (line("ab", "c"), line("bc"), "ended a, took c"),
         (line("a", weight=9), line("a"), "state"),
         (line("a", weight=9), line("a", "b"), "joined b"),
-    ],
-)
-def test_what_is_different(before: LockInfo, after: LockInfo, said: str) -> None:
-    found = changes(before, after)
-    assert ", ".join(event if one is None else f"{event} {one.owner}" for event, one in found) == said
+    ):
+        found = changes(before, after)
+        assert ", ".join(event if one is None else f"{event} {one.owner}" for event, one in found) == said
 
 
 def test_first_comes_the_state_and_a_name_that_is_not_listed_is_free() -> None:
@@ -125,6 +124,7 @@ def test_first_comes_the_state_and_a_name_that_is_not_listed_is_free() -> None:
     ]
 
 
+@pytest.mark.gate
 def test_all_locks_with_a_prefix(cli: Cli) -> None:
     """The prefix means itself; what was there at the beginning is told first."""
     ana, bob = cli.holder(owner="ana"), cli.holder(owner="bob")
@@ -147,11 +147,11 @@ def test_all_locks_with_a_prefix(cli: Cli) -> None:
     assert re.fullmatch(rf'"job:3": ana@.+ took it, token {token}; 0 waiting', told(watching))
 
 
-@pytest.mark.parametrize("words", [[], ["a", "--prefix", "b"]])
-def test_one_name_or_a_prefix(cli: Cli, words: list[str]) -> None:
-    done = cli.run("watch", *words)
-    assert (done.returncode, done.stdout) == (64, "")
-    assert "give the name of one lock, or --prefix TEXT" in done.stderr
+def test_one_name_or_a_prefix(cli: Cli) -> None:
+    for words in ([], ["a", "--prefix", "b"]):
+        done = cli.run("watch", *words)
+        assert (done.returncode, done.stdout) == (64, "")
+        assert "give the name of one lock, or --prefix TEXT" in done.stderr
 
 
 def test_a_signal_ends_it_in_a_pipe(cli: Cli) -> None:
@@ -162,19 +162,7 @@ def test_a_signal_ends_it_in_a_pipe(cli: Cli) -> None:
     assert watching.rest() == ([], [])
 
 
-def test_who_reads_no_further_ends_it(cli: Cli) -> None:
-    ana = cli.holder()
-    pipes = {"env": cli.environment(), "cwd": cli.directory, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([*COMMAND, "watch", "a", "--json"], **pipes) as process:
-        assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["event"] == "state"
-        process.stdout.close()
-        ana.takes("a")
-        assert process.wait(PATIENCE) == 141
-        assert process.stderr is not None
-        assert process.stderr.read() == b""
-
-
+@pytest.mark.gate
 def test_a_store_that_is_silent_for_a_while_is_said_once(cli: Cli) -> None:
     cli.client().inspect("a")
     with standstill(cli.path):
@@ -186,11 +174,82 @@ def test_a_store_that_is_silent_for_a_while_is_said_once(cli: Cli) -> None:
     assert watching.hear_error() == "dibs watch: the store responds again"
 
 
-@pytest.mark.parametrize("more", [{}, ASCII], ids=["UTF-8", "ASCII"])
-def test_hostile_text_steers_no_terminal(cli: Cli, more: dict[str, Any]) -> None:
-    cli.holder(owner=HOSTILE, info={"command": HOSTILE + "x" * 15_000}).takes("a\u202eb")
-    watching = cli.start("watch", "a\u202eb", **more)
-    line = watching.hear()
-    assert harmful(line) == []
-    assert r"\x1b" in line
-    assert len(line) < 400
+# `dibs wait`.
+
+
+def test_a_free_lock(cli: Cli) -> None:
+    done = cli.run("wait", "a")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert cli.json("wait", "a", "--timeout", "0")[0]["holders"] == []
+
+
+@pytest.mark.gate
+def test_it_waits_until_the_lock_is_given_back_and_takes_nothing(cli: Cli) -> None:
+    ana = cli.holder()
+    ana.takes("a")
+    running = cli.start("wait", "a", "--json", "--timeout", "1h")
+    bob = cli.holder()
+    bob.asks("a")
+    info = cli.in_queue("a", 1)
+    assert (len(info.holders), running.process.poll()) == (1, None)
+    ana.gives()
+    bob.took()
+    assert running.process.poll() is None, "somebody else has it now"
+    bob.gives()
+    said = json.loads(running.hear())
+    assert (said["name"], said["holders"], said["waiters"]) == ("a", [], [])
+    assert running.end() == 0
+    assert running.rest() == ([], [])
+
+
+def test_the_time_is_over(cli: Cli) -> None:
+    ana = cli.holder(owner=HOSTILE, info={"command": "deploy.sh"})
+    token = ana.takes("a", "semaphore", 5)
+    for timeout, after in (("0", ""), ("300ms", " after 0.3 s")):
+        done = cli.run("wait", "a", "--timeout", timeout, "--json")
+        assert done.returncode == 75
+        assert json.loads(done.stdout)["holders"][0]["token"] == token
+        assert done.stderr.startswith(f'dibs wait: "a" on {cli.url}: not free{after}: held by ')
+        assert f"pid {ana.pid} (deploy.sh) for " in done.stderr
+        assert done.stderr.endswith(". Next: dibs show a\n")
+        assert harmful(done.stderr) == []
+    for key in "yz":
+        ana.takes("a", "semaphore", 5, key=key)
+    assert " and 2 more. Next" in cli.run("wait", "a", "--timeout", "0").stderr
+    for timeout in ("-1", "soon", "inf", "", "1w"):
+        done = cli.run("wait", "a", f"--timeout={timeout}")
+        assert (done.returncode, done.stdout) == (64, "")
+        assert "not a duration" in done.stderr
+
+
+@pytest.mark.gate
+def test_ctrl_c(cli: Cli) -> None:
+    cli.holder().takes("a")
+    terminal = cli.terminal("wait", "a")
+    cli.in_queue("a", 0)
+    directory = cli.path.with_name(cli.path.name + ".d")
+    until(lambda: len(list(directory.glob("*.sock"))) == 3, what="the third client of the store")
+    terminal.type("\x03")
+    assert terminal.end() == 130
+    assert "Traceback" not in terminal.text
+
+
+@pytest.mark.gate
+def test_a_store_that_does_not_answer(cli: Cli) -> None:
+    cli.holder().takes("a")
+    with standstill(cli.path):
+        done = cli.run("wait", "a", "--timeout", "0")
+        assert done.returncode == 69
+        assert done.stderr.startswith(f'dibs wait: "a" on {cli.url}: ')
+        assert "retrying" not in done.stderr, "its time was over"
+
+
+@pytest.mark.alone
+def test_patience_with_a_silent_store_ends(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dibs.cli.polling.PATIENCE", 0.5)
+    cli.holder().takes("a")
+    with standstill(cli.path), dibs.connect(cli.url, retry=0.1) as client, pytest.raises(dibs.StoreUnavailable):
+        next(poll(lambda: client.inspect("a"), "wait"))
+    assert capsys.readouterr().err.count(" (retrying)\n") == 1, "it is said once"

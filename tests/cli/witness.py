@@ -12,8 +12,9 @@ witness.py WORD ... does one thing after the other:
 |               | comes just before it reads is heard after it                                               |
 | files:FILE    | writes the numbers of its open files there                                                 |
 | orphans       | leaves ten orphans behind and says `reaped` when nothing is left of them                   |
-| daemon        | leaves a process in a session of its own behind, and says `daemon PID`                     |
 | beat:FILE     | writes the clock to that file for ever, as often as it can                                 |
+| log:FILE:0    | writes `begun`, `beat` again and again, `TERM` and `CONT` there, each with the clock; ends with |
+|               | that status at TERM unless it is empty, and with 0 at the end of stdin                     |
 | wait          | waits for ever                                                                             |
 | end:7         | ends with that status                                                                      |
 """
@@ -21,6 +22,7 @@ witness.py WORD ... does one thing after the other:
 # ruff: noqa: PTH110, PTH123, PTH208  (pathlib would take longer to load than all else here)
 
 import os
+import select
 import signal
 import sys
 import time
@@ -62,16 +64,13 @@ def files(path):
         file.write(" ".join(map(str, still)))
 
 
-def orphan(begin):
+def orphan():
     """A process whose parent is gone; gives its pid."""
     reads, writes = os.pipe()
     parent = os.fork()
     if parent == 0:
-        pid = os.fork()
-        if pid == 0:
-            begin()
-            os._exit(0)
-        os.write(writes, str(pid).encode())
+        if pid := os.fork():
+            os.write(writes, str(pid).encode())
         os._exit(0)
     os.waitpid(parent, 0)
     pid = int(os.read(reads, 20))
@@ -82,26 +81,28 @@ def orphan(begin):
 
 def orphans():
     end = time.monotonic() + 60
-    for pid in [orphan(lambda: None) for _ in range(10)]:
+    for pid in [orphan() for _ in range(10)]:
         while os.path.exists(f"/proc/{pid}") and time.monotonic() < end:
             time.sleep(0.01)
     say("reaped" if time.monotonic() < end else "never reaped")
 
 
-def daemon():
-    reads, writes = os.pipe()
+def log(path, status):
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def begin():
-        os.setsid()
-        for number in (0, 1, 2):
-            os.close(number)
-        os.write(writes, b".")
-        os.close(writes)
-        wait()
+    def note(word):
+        os.write(file, f"{word} {time.clock_gettime(time.CLOCK_BOOTTIME):.6f}\n".encode())
 
-    pid = orphan(begin)
-    os.read(reads, 1)
-    say("daemon", pid)
+    def hear(number, frame):
+        note(signal.Signals(number).name.removeprefix("SIG"))
+        if number == signal.SIGTERM and status:
+            os._exit(int(status))
+
+    for number in (signal.SIGTERM, signal.SIGCONT):
+        signal.signal(number, hear)
+    note("begun")
+    while not select.select([0], [], [], 0.005)[0]:
+        note("beat")
 
 
 def beat(path):
@@ -129,7 +130,7 @@ def do(word, *rest):
         "read": read,
         "files": files,
         "orphans": orphans,
-        "daemon": daemon,
+        "log": log,
         "end": lambda status: os._exit(int(status)),
         "beat": beat,
         "wait": wait,

@@ -1,7 +1,7 @@
-"""`dibs run` as a real process around one store: to start it, to look at its line, and to find whatever it left.
+"""`dibs run` as a real process around one store: start it, look at its queue, find the processes that it left behind.
 
-Every process of a test works in its directory: that is how `Scene.left` finds them, in whatever session or group they
-are, and how all of them are ended with the test. None has a controlling terminal unless it is given one.
+Every process of a test works in the directory of the test. `Scene.left` finds them by that, in any session or group,
+and ends them with the test. None has a controlling terminal unless it is given one.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import dibs
 from lab.servers import guard
-from process.children import PATIENCE, Process, until
+from process.children import PATIENCE, STEADY, Process, until
 
 HERE = Path(__file__).parent
 DIBS = [sys.executable, "-m", "dibs"]
 WITNESS = [sys.executable, "-S", str(HERE / "witness.py")]
-"""What it says and understands: see there. Without `site`: it starts in half the time."""
+"""Its words are explained there. Without `site` it starts in half the time."""
+BEGUN = r"begun (\d+) (\d+) (\d+)"
+"""The witness's line with its pid, its process group and its parent."""
 
 
 class Scene:
@@ -38,18 +39,11 @@ class Scene:
         self.client = dibs.connect(self.url)
         self._started: list[Running] = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         while left := self.left():
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            for one in self._started:
-                one.process.poll()
         for one in self._started:
             one.discard()
         self.client.close()
@@ -61,28 +55,30 @@ class Scene:
         self._started.append(running)
         return running
 
-    def run(self, *command: str, name: str = "x", lease: float = 20.0, **more: Any) -> Running:
-        """`dibs run` of a command. The lease is long where a test does not depend on its end: machines are noisy."""
+    def run(self, *command: str, name: str = "x", lease: float = STEADY, **more: Any) -> Running:
+        """`dibs run` of a command."""
         return self.start(*DIBS, "run", name, "--lease", str(lease), "--", *command, **more)
 
-    @contextmanager
-    def held(self, name: str = "x") -> Iterator[dibs.Hold]:
-        """By this process."""
-        with self.client.lock(name) as hold:
-            yield hold
+    def held(self, name: str = "x") -> dibs.Lock:
+        """Enter it to hold the lock in this process."""
+        return self.client.lock(name, timeout=PATIENCE)
 
-    def taken(self, name: str = "x", timeout: float = PATIENCE) -> None:
-        """Somebody else can have it, within that time."""
-        with self.client.lock(name, timeout=timeout):
+    def taken(self, name: str = "x") -> None:
+        """Somebody else can have it."""
+        with self.held(name):
             pass
 
-    def line(self, name: str = "x") -> tuple[int, int]:
-        """Holders and waiters."""
+    def go(self) -> None:
+        """Commands that wait for the file `go` continue."""
+        (self.directory / "go").touch()
+
+    def counts(self, name: str = "x") -> tuple[int, int]:
+        """The numbers of holders and waiters."""
         info = self.client.inspect(name)
         return len(info.holders), len(info.waiters)
 
     def waits(self, count: int = 1, name: str = "x") -> None:
-        until(lambda: self.line(name)[1] == count, what=f"{count} in line for {name}")
+        until(lambda: self.counts(name)[1] == count, what=f"{count} waiting for {name}")
 
     def left(self) -> list[int]:
         """All processes of this scene that live."""

@@ -1,4 +1,4 @@
-"""A list of the events that an observer was told."""
+"""A list of events for tests of observers."""
 
 from __future__ import annotations
 

@@ -1,12 +1,10 @@
-"""Both APIs for the tests of `synchronized`: a body is written once, as async, and so is what a test does with it."""
+"""Both APIs for the tests of `synchronized`: a test writes each body once, as a coroutine function."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import wraps
 from itertools import count
@@ -23,7 +21,7 @@ Body = Callable[..., Coroutine[Any, Any, Any]]
 
 
 class Api:
-    """One store, seen through one API. The blocking client `other` is somebody else."""
+    """One store through one API; `other` is another client, of the sync API."""
 
     def __init__(self, name: str, url: str) -> None:
         self.name = name
@@ -36,7 +34,7 @@ class Api:
         return (dibs.aio if self.is_aio else dibs).connect(url or self.url, **options)
 
     def function(self, body: Body) -> Callable[..., Any]:
-        """The body as the user of this API has it; its coroutine never suspends in the blocking one."""
+        """The body as a function of this API; in the sync API its coroutine never suspends."""
         if self.is_aio:
             return body
 
@@ -47,43 +45,20 @@ class Api:
         function.__signature__ = inspect.signature(body)  # type: ignore[attr-defined]  # it takes just that
         return function
 
-    async def pause(self) -> None:
-        """Lets others run."""
-        if self.is_aio:
-            await asyncio.sleep(0.001)
-        else:
-            time.sleep(0.001)
-
-    async def until(self, condition: Callable[[], Any]) -> None:
-        end = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < end, "the condition never came true"
-            await self.pause()
-
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self.is_aio:
             return asyncio.run(function(*args, **kwargs))
         return function(*args, **kwargs)
 
-    def together(self, *calls: Callable[[], Any]) -> list[Any]:
-        """What each of them brings; every one has a thread or a task of its own."""
-        if self.is_aio:
-
-            async def all_of_them() -> list[Any]:
-                return await asyncio.gather(*(call() for call in calls))
-
-            return asyncio.run(all_of_them())
-        with ThreadPoolExecutor(len(calls)) as pool:
-            return [pending.result() for pending in [pool.submit(call) for call in calls]]
-
     def close(self, client: Any) -> None:
-        closing = client.close()
-        if closing is not None:
-
-            async def wait() -> None:
+        async def close() -> None:
+            if (closing := client.close()) is not None:
                 await closing
 
-            asyncio.run(wait())
+        if self.is_aio:
+            asyncio.run(close())
+        else:
+            client.close()
 
     def end(self) -> None:
         self.close(self.client)
@@ -91,7 +66,7 @@ class Api:
 
     @contextmanager
     def let_go_once_waited_for(self, name: str) -> Iterator[None]:
-        """Somebody else holds it until somebody waits."""
+        """Another client holds it until somebody waits."""
         hold = self.other.lock(name).acquire(timeout=0)
         assert hold is not None
 

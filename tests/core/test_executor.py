@@ -1,4 +1,4 @@
-"""Requests that are asked until they are answered: the error of the last attempt hides nothing that matters."""
+"""Requests that are repeated until a reply comes: which error is raised at the deadline. In virtual time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,25 @@ from dibs.core.queue import Unsent
 from dibs.errors import StoreUnavailable
 from dibs.runtime.threads import ThreadRuntime, step
 
+SILENT, FULL = "the server did not answer in time", "no room on the disk"
+
+
+class VirtualRuntime(ThreadRuntime):
+    """Time passes only by sleeping."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+        super().__init__(lambda: self.time)
+
+    async def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
 
 class Failing(Executor[str, str]):
-    """Fails once in its own way, and then has no connection, or is silent until the deadline."""
+    """Fails once with `first`. After that it has no connection, or gets no reply until the deadline."""
 
-    def __init__(self, first: StoreUnavailable, *, is_silent: bool = False) -> None:
-        super().__init__(ThreadRuntime())
+    def __init__(self, first: StoreUnavailable, is_silent: bool) -> None:
+        super().__init__(VirtualRuntime())
         self.errors = [first]
         self.is_silent = is_silent
 
@@ -24,30 +37,21 @@ class Failing(Executor[str, str]):
         if not self.is_silent:
             raise Unsent("no connection")
         await self._runtime.sleep(max(until - self._runtime.now(), 0.0))
-        raise StoreUnavailable("the server did not answer in time")
-
-    def told(self) -> StoreUnavailable:
-        with pytest.raises(StoreUnavailable) as caught:
-            step(self.ask_often("join", self._runtime.now() + 0.1))
-        return caught.value
+        raise StoreUnavailable(SILENT)
 
 
-def test_a_request_of_which_an_earlier_copy_may_have_been_done_is_not_called_unsent() -> None:
-    """A quorum gives back no vote that was never sent."""
-    told = Failing(StoreUnavailable("the server did not answer in time")).told()
-    assert (type(told), told.what) == (StoreUnavailable, "the server did not answer in time")
-
-
-def test_the_last_word_counts_where_nothing_was_sent() -> None:
-    told = Failing(Unsent("refused")).told()
-    assert (type(told), told.what) == (Unsent, "no connection")
-
-
-def test_a_request_whose_last_copy_may_have_been_done_is_not_called_unsent() -> None:
-    told = Failing(Unsent("refused"), is_silent=True).told()
-    assert (type(told), told.what) == (StoreUnavailable, "the server did not answer in time")
-
-
-def test_what_was_said_before_counts_where_the_deadline_cut_the_last_copy_short() -> None:
-    told = Failing(StoreUnavailable("no room on the disk"), is_silent=True).told()
-    assert (type(told), told.what) == (StoreUnavailable, "no room on the disk")
+@pytest.mark.parametrize(
+    ("first", "is_silent", "raised"),
+    [
+        # A quorum gives back no vote that was never sent: `Unsent` only if no copy can have been carried out.
+        (StoreUnavailable(SILENT), False, StoreUnavailable(SILENT)),
+        (Unsent("refused"), False, Unsent("no connection")),
+        (Unsent("refused"), True, StoreUnavailable(SILENT)),
+        (StoreUnavailable(FULL), True, StoreUnavailable(FULL)),
+    ],
+)
+def test_the_error_at_the_deadline(first: StoreUnavailable, is_silent: bool, raised: StoreUnavailable) -> None:
+    executor = Failing(first, is_silent)
+    with pytest.raises(StoreUnavailable) as caught:
+        step(executor.ask_often("join", executor._runtime.now() + 0.1))
+    assert (type(caught.value), caught.value.what) == (type(raised), raised.what)

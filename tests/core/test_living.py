@@ -1,4 +1,4 @@
-"""What a fork and `close()` go through, while other threads open more of it."""
+"""The registry of open things that a fork and `close()` iterate over, while other threads add to it."""
 
 from __future__ import annotations
 

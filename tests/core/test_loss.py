@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 from datetime import UTC, datetime
 
@@ -12,26 +11,25 @@ import pytest
 
 import dibs
 import dibs.aio
-from core.watchdog_desk import LEASE, Desk
-from dibs.core.deadline import FOREVER
-from dibs.core.rule import Standing
+from core.watchdog_harness import Harness
 from dibs.info import Break
 from dibs.monitor import break_log
-from dibs.testing.kit import KitAioClient, KitClient
+from dibs.testing.kit import KitClient
+from testing.aside import hold_of
 
 
-def desk_of_a_long_lease() -> Desk:
-    desk = Desk()
-    desk.turn()
-    return desk
+def idle_harness() -> Harness:
+    harness = Harness()
+    harness.turn()
+    return harness
 
 
 def test_renewals_that_fail_until_the_deadline_are_an_unreachable_store() -> None:
-    desk = desk_of_a_long_lease()
-    grant, began = desk.grant(), desk.time
-    desk.error = dibs.StoreUnavailable("no answer from cache:6379")
+    harness = idle_harness()
+    grant, began = harness.grant(), harness.time
+    harness.error = dibs.StoreUnavailable("no answer from cache:6379")
     for second in range(1, 28):
-        desk.turn(began + second)
+        harness.turn(began + second)
     assert grant.loss is not None
     assert grant.loss.reason == "unreachable"
     assert "no answer from cache:6379" in grant.loss.text
@@ -40,16 +38,16 @@ def test_renewals_that_fail_until_the_deadline_are_an_unreachable_store() -> Non
 
 
 def test_a_renewal_that_succeeds_ends_the_trouble() -> None:
-    desk = desk_of_a_long_lease()
-    grant, began = desk.grant(), desk.time
-    desk.error = dibs.StoreUnavailable("no answer")
+    harness = idle_harness()
+    grant, began = harness.grant(), harness.time
+    harness.error = dibs.StoreUnavailable("no answer")
     for second in range(1, 15):
-        desk.turn(began + second)
-    desk.error = None
+        harness.turn(began + second)
+    harness.error = None
     for second in range(15, 20):
-        desk.turn(began + second)
+        harness.turn(began + second)
     assert grant.loss is grant.trouble is None
-    desk.turn(began + 200)
+    harness.turn(began + 200)
     assert grant.loss is not None
     assert grant.loss.reason == "standstill"
     assert "stood still for at least 3m" in grant.loss.text
@@ -58,58 +56,37 @@ def test_a_renewal_that_succeeds_ends_the_trouble() -> None:
 def test_a_reply_that_comes_after_a_standstill_is_not_the_reason() -> None:
     """The process is stopped between a request and its reply, which says that the claim is gone, or never comes."""
     for error in (None, dibs.StoreUnavailable("no answer")):
-        desk = desk_of_a_long_lease()
-        grant, began = desk.grant(), desk.time
+        harness = idle_harness()
+        grant, began = harness.grant(), harness.time
 
-        def stop(_: object, desk: Desk = desk, error: dibs.StoreError | None = error) -> None:
-            desk.time += 100
+        def stop(_: object, harness: Harness = harness, error: dibs.StoreError | None = error) -> None:
+            harness.time += 100
             if error is not None:
                 raise error
 
-        desk.standing = stop
+        harness.standing = stop
         for second in range(1, 12):
-            desk.turn(began + second)
-            if grant.loss is not None or desk.time > began + 50:
+            harness.turn(began + second)
+            if grant.loss is not None or harness.time > began + 50:
                 break
-        desk.turn(desk.time)
+        harness.turn(harness.time)
         assert grant.loss is not None
         assert grant.loss.reason == "standstill", error
 
 
 def test_an_answer_that_does_not_come_in_time_is_an_unreachable_store() -> None:
-    desk = desk_of_a_long_lease()
-    grant, began = desk.grant(), desk.time
+    harness = idle_harness()
+    grant, began = harness.grant(), harness.time
     for second in range(1, 28):
-        desk.time = began + second
-        desk.look()
+        harness.time = began + second
+        harness.look()
     assert grant.in_flight is grant.claim
     assert grant.loss is not None
     assert grant.loss.reason == "unreachable"
 
 
-def test_a_claim_that_the_store_no_longer_has_was_broken() -> None:
-    for standing in (None, Standing(7, False, LEASE, FOREVER, False)):
-        desk = desk_of_a_long_lease()
-        grant = desk.grant()
-        desk.standing = lambda _, standing=standing: standing
-        desk.turn(desk.time + 9)
-        desk.turn(desk.time + 2)
-        assert grant.loss is not None
-        assert grant.loss.reason == "broken"
-
-
-def test_a_watchdog_that_stood_still(dibs_client: KitClient) -> None:
-    still = r"stood still for at least 17 s .* lease of 30 s"
-    with pytest.raises(dibs.LockLost, match=still) as caught, dibs_client.lock("job") as hold:
-        with dibs_client.pause_watchdog():
-            dibs_client.clock.advance(60)
-        assert hold.lost_reason == "standstill"
-    assert caught.value.reason == "standstill"
-
-
 def test_a_lease_that_a_test_lets_run_out(dibs_client: KitClient) -> None:
-    hold = dibs_client.lock("job").acquire()
-    assert hold is not None
+    hold = hold_of(dibs_client.lock("job"))
     assert hold.lost_reason is None
     dibs_client.expire("job")
     assert hold.lost_reason == "expired"
@@ -132,16 +109,6 @@ def test_a_record_of_another_break_is_not_told(dibs_client: KitClient) -> None:
         dibs_client.break_("job", token=hold.token)
         break_log.record(dibs_client, "job", RECORD._replace(token=hold.token + 1))
     assert "root" not in str(caught.value)
-
-
-def test_by_whom_in_asyncio(dibs_aio_client: KitAioClient) -> None:
-    async def broken() -> None:
-        async with dibs_aio_client.lock("job") as hold:
-            await dibs_aio_client.break_("job", token=hold.token)
-            break_log.record(dibs.connect("memory://"), "job", RECORD._replace(token=hold.token))
-
-    with pytest.raises(dibs.LockLost, match=BY_WHOM):
-        asyncio.run(broken())
 
 
 def test_the_reason_pickles() -> None:

@@ -15,13 +15,12 @@ from core.observed import Seen
 from dibs.core.reporter import Reporter
 from dibs.events import Event
 from dibs.testing.contract.seats import until
+from dibs.testing.kit import KitClient
+from testing.aside import hold_of
 
-LEASE = 6.0
-"""Seconds; the first renewal is after a third of them. A machine that stands still for three seconds loses nothing."""
 
-
-def test_a_slow_log_handler_does_not_delay_the_next_holder(client: dibs.Client) -> None:
-    reached, go_on = threading.Event(), threading.Event()
+def test_a_slow_log_handler_delays_neither_on_lost_nor_the_next_holder(client: dibs.Client) -> None:
+    reached, lost, go_on = threading.Event(), threading.Event(), threading.Event()
 
     class Slow(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -31,8 +30,9 @@ def test_a_slow_log_handler_does_not_delay_the_next_holder(client: dibs.Client) 
     handler = Slow(logging.ERROR)
     logging.getLogger("dibs.lock").addHandler(handler)
     try:
-        client.lock("a", max_hold=0.05, lease=600).acquire()
+        client.lock("a", max_hold=0.05, lease=600, on_lost=lambda _: lost.set()).acquire()
         assert reached.wait(60)
+        assert lost.wait(60)
         with dibs.connect("memory://events") as other:
             assert other.lock("a").acquire(timeout=60) is not None
     finally:
@@ -86,28 +86,16 @@ def test_an_observer_that_raises_changes_nothing(caplog: pytest.LogCaptureFixtur
     assert "my metrics are broken" in caplog.text
 
 
-@pytest.mark.parametrize("wrong", ["print", 5, asyncio.sleep])
+class AsyncCall:
+    async def __call__(self, event: Event) -> None: ...
+
+
+@pytest.mark.parametrize("wrong", ["print", asyncio.sleep, AsyncCall()])
 def test_an_observer_is_a_plain_function(wrong: object) -> None:
     with pytest.raises(TypeError, match="an observer is a plain function"):
         dibs.observe(wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="an observer is a plain function"):
         dibs.connect("memory://events", observer=wrong)  # type: ignore[arg-type]
-
-
-def test_a_child_made_by_fork_says_nothing_about_the_holds_of_its_parent(client: dibs.Client, seen: Seen) -> None:
-    with client.lock("a"):
-        seen.clear()
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                with client.lock("b"):
-                    pass
-                status = 0 if seen.whats() == ["acquired", "released"] else 2
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert seen == []
 
 
 def test_acquires_are_logged_at_debug_only(caplog: pytest.LogCaptureFixture) -> None:
@@ -123,20 +111,23 @@ def test_acquires_are_logged_at_debug_only(caplog: pytest.LogCaptureFixture) -> 
     assert {record.levelno for record in caplog.records} == {logging.DEBUG}
 
 
-def test_a_child_made_by_fork_that_leaves_the_block_of_its_parent_reports_nothing(
-    client: dibs.Client, seen: Seen
-) -> None:
-    child = -1
+def test_a_child_made_by_fork_says_nothing_about_the_holds_of_its_parent(client: dibs.Client, seen: Seen) -> None:
+    """Not even when it leaves the block of its parent."""
+    child, status = -1, 1
     try:
         with client.lock("a"):
             seen.clear()
             child = os.fork()
+            if child == 0:
+                with client.lock("b"):
+                    pass
     except dibs.LockLost:
+        status = 0 if seen.whats() == seen.whats("b") == ["acquired", "released"] else 2
         if child != 0:
             raise
     finally:
         if child == 0:
-            os._exit(len(seen))
+            os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert seen.whats() == ["released"]
 
@@ -168,8 +159,7 @@ def test_a_log_handler_that_raises_changes_nothing(seen: Seen) -> None:
     logger.addHandler(handler)
     try:
         with dibs.connect("memory://events", observer=seen.append) as client:
-            hold = client.lock("a", max_hold=0.05, on_lost=lambda _: lost.set()).acquire()
-            assert hold is not None
+            hold_of(client.lock("a", max_hold=0.05, on_lost=lambda _: lost.set()))
             assert lost.wait(20)
             until(lambda: "lost" in seen.whats())
             with client.election("boss").lead():
@@ -177,24 +167,6 @@ def test_a_log_handler_that_raises_changes_nothing(seen: Seen) -> None:
     finally:
         logger.removeHandler(handler)
     assert seen.whats() == ["acquired", "lost", "acquired", "released"]
-
-
-def test_on_lost_does_not_wait_for_the_log() -> None:
-    class Slow(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if vars(record)["event_name"] == "lost":
-                told.append(lost.wait(20))
-
-    lost, told = threading.Event(), list[bool]()
-    logger, handler = logging.getLogger("dibs"), Slow()
-    logger.addHandler(handler)
-    try:
-        with dibs.connect("memory://events") as client:
-            assert client.lock("a", max_hold=0.05, on_lost=lambda _: lost.set()).acquire() is not None
-            until(lambda: told)
-    finally:
-        logger.removeHandler(handler)
-    assert told == [True]
 
 
 def test_a_short_wait_is_not_logged_as_a_long_one(client: dibs.Client, caplog: pytest.LogCaptureFixture) -> None:
@@ -215,17 +187,6 @@ def test_a_free_acquire_without_observers_logs_that_the_store_is_back(caplog: py
     assert named == ["store_unreachable", "store_back", "store_unreachable"]
 
 
-def test_an_observer_that_is_added_twice_is_told_once(seen: Seen) -> None:
-    stops = [dibs.observe(seen) for _ in range(2)]
-    try:
-        with dibs.connect("memory://events", observer=seen) as client, client.lock("a"):
-            pass
-    finally:
-        for stop in stops:
-            stop()
-    assert seen.whats() == ["acquired", "released"]
-
-
 @pytest.mark.parametrize("at", ["acquired", "released"])
 def test_an_interrupt_in_an_observer_leaves_no_lock_behind(seen: Seen, at: str) -> None:
     def interrupted(event: Event) -> None:
@@ -241,18 +202,17 @@ def test_an_interrupt_in_an_observer_leaves_no_lock_behind(seen: Seen, at: str) 
     assert seen.whats() == ["acquired", "given_back" if at == "acquired" else "released"]
 
 
-def test_an_observer_that_ends_its_thread_leaves_renewals_alone(seen: Seen) -> None:
+def test_an_observer_that_ends_its_thread_leaves_renewals_alone(dibs_client: KitClient, seen: Seen) -> None:
     def observer(event: Event) -> None:
         seen.append(event)
         if event.what == "renewed" and seen.whats().count("renewed") == 1:
             raise SystemExit
 
-    with dibs.connect("memory://events", observer=observer, lease=LEASE) as client:
-        holds = [client.lock(f"a{number}").acquire() for number in range(3)]
-        until(lambda: {event.name for event in seen if event.what == "renewed"} == {"a0", "a1", "a2"})
-        for hold in holds:
-            assert hold is not None
-            hold.release()
+    client = dibs_client.another(observer=observer)
+    for number in range(3):
+        client.lock(f"a{number}").acquire()
+    dibs_client.clock.advance(21)
+    assert {event.name for event in seen if event.what == "renewed"} == {"a0", "a1", "a2"}
 
 
 def test_an_observation_ends_alone(client: dibs.Client, seen: Seen) -> None:
@@ -267,14 +227,6 @@ def test_an_observation_ends_alone(client: dibs.Client, seen: Seen) -> None:
         seen.clear()
 
 
-def test_an_object_with_an_async_call_is_no_observer() -> None:
-    class Wrong:
-        async def __call__(self, event: Event) -> None: ...
-
-    with pytest.raises(TypeError, match="an observer is a plain function"):
-        dibs.observe(Wrong())
-
-
 def test_a_store_that_comes_and_goes_does_not_flood_the_log(seen: Seen, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "dibs")
     reporter = Reporter("memory://events", "memory", lambda: 1.0, seen.append)
@@ -286,18 +238,17 @@ def test_a_store_that_comes_and_goes_does_not_flood_the_log(seen: Seen, caplog: 
 
 
 def test_the_end_of_a_permit_of_a_rate_limit_is_logged_at_debug(
-    client: dibs.Client, seen: Seen, caplog: pytest.LogCaptureFixture
+    timed: KitClient, seen: Seen, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client.semaphore("rate", 3, renew=False, lease=0.5).acquire()
-    until(lambda: "lost" in seen.whats())
+    timed.semaphore("rate", 3, renew=False).acquire()
+    timed.clock.advance(31)
     assert seen.one("lost").reason == "expired"
     assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
 
 
 def test_the_lifeline_of_a_guard_reports_nothing(client: dibs.Client, seen: Seen) -> None:
     """It is asked for while the registry's mutex is held; a log handler or an observer may take any time."""
-    hold = client.lock("a", lease=600).acquire()
-    assert hold is not None
+    hold = hold_of(client.lock("a", lease=600))
     assert hold._core.grant is not None
     hold._core.grant.until = 0.0  # past, and the watchdog does not know
     assert hold._core.still() is None

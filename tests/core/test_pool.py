@@ -63,7 +63,7 @@ def pool(dialling: Dialling) -> Pool[Wire]:
 
 
 def in_a_thread(work: Callable[[], object]) -> list[Any]:
-    """What it gives or raises, once it has."""
+    """Run it in a thread; the list gets its result or exception."""
     found: list[Any] = []
 
     def run() -> None:

@@ -143,6 +143,20 @@ def test_all_are_asked_until_a_majority_is_clear(clock: Clock) -> None:
         quorum.check(2)
 
 
+@pytest.mark.parametrize(("round_trip", "until", "end"), [(0.0, 100.001, 100.05), (0.2, 100.1, 100.4), (0.2, 105, 105)])
+def test_a_try_that_begins_just_before_the_deadline_gives_members_time(
+    clock: Clock, round_trip: float, until: float, end: float
+) -> None:
+    """A healthy member that had a millisecond was backed off, and counted as silent in the error."""
+    ends = []
+
+    async def ask(seat: Seat, end: float) -> None:
+        ends.append(end)
+
+    step(members(clock, 3, round_trip).ask_all(ask, until))
+    assert [*ends, clock.until] == pytest.approx([end, end, end])
+
+
 def test_a_store_that_is_named_twice_is_refused(clock: Clock) -> None:
     quorum = members(clock, 3)
     quorum.refuse_twins()
@@ -191,17 +205,3 @@ def test_what_is_promised_and_what_is_dangerous() -> None:
     ):
         (finding,) = dangers(3, 2, answered, ["m0: silent"], 0.0)
         assert finding.what.startswith(said)
-
-
-@pytest.mark.parametrize(("round_trip", "until", "end"), [(0.0, 100.001, 100.05), (0.2, 100.1, 100.4), (0.2, 105, 105)])
-def test_a_try_that_begins_just_before_the_deadline_gives_members_time(
-    clock: Clock, round_trip: float, until: float, end: float
-) -> None:
-    """A healthy member that had a millisecond was backed off, and counted as silent in the error."""
-    ends = []
-
-    async def ask(seat: Seat, end: float) -> None:
-        ends.append(end)
-
-    step(members(clock, 3, round_trip).ask_all(ask, until))
-    assert [*ends, clock.until] == pytest.approx([end, end, end])

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dibs.core.quorum.members import majority
 from dibs.core.quorum.votes import findings, is_clear, merged, page, reached, together
 from dibs.core.rule import Standing
 from dibs.info import Finding, LockInfo, Participant
@@ -17,26 +16,12 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def one(token: int, owner: str = "ana", *, remaining: float = 10.0, asked: float = 0.0) -> Participant:
-    return Participant(
-        owner=owner,
-        host="web",
-        pid=1,
-        thread="t",
-        since=NOW - timedelta(seconds=asked),
-        remaining=remaining,
-        token=token,
-    )
+    since = NOW - timedelta(seconds=asked)
+    return Participant(owner=owner, host="web", pid=1, thread="t", since=since, remaining=remaining, token=token)
 
 
 def queue(*holders: Participant, name: str = "a", waiters: tuple[Participant, ...] = ()) -> LockInfo:
     return LockInfo(name=name, holders=holders, waiters=waiters)
-
-
-@given(st.integers(1, 50))
-def test_any_two_majorities_meet_and_one_is_to_be_had(members: int) -> None:
-    assert 2 * majority(members) > members
-    assert majority(members) <= members
-    assert 2 * (majority(members) - 1) <= members
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=9), st.data())
@@ -53,31 +38,22 @@ def test_a_claim_lasts_as_long_as_a_majority_says() -> None:
     assert (standing.ticket, standing.holds, standing.left, standing.revoked) == (9, True, 10.0, True)
 
 
-def test_who_has_a_majority_with_one_token_holds() -> None:
-    queues = [
-        queue(one(7, remaining=4)),
-        queue(one(7, remaining=9)),
-        queue(one(7, remaining=6)),
-        queue(),
-        queue(one(3, "bob")),
-    ]
+def test_merged_holders_and_waiters() -> None:
+    queues = [*(queue(one(7, remaining=left)) for left in (4, 9, 6)), queue(), queue(one(3, "bob"))]
     info = merged("a", queues, 3)
     (holder,) = info.holders
     assert (holder.token, holder.owner, holder.remaining) == (7, "ana", 4)
     assert [waiter.owner for waiter in info.waiters] == ["bob"]
-
-
-def test_who_has_fewer_is_shown_once_with_its_highest_ticket() -> None:
-    queues = [
-        queue(one(5, "bob", asked=1)),
-        queue(one(8, "bob", asked=1)),
-        queue(one(2, "eve", asked=2)),
-        queue(),
-        queue(),
-    ]
+    # A claim without a majority is shown once, as a waiter, with its highest ticket.
+    claims = one(5, "bob", asked=1), one(8, "bob", asked=1), one(2, "eve", asked=2)
+    queues = [*map(queue, claims), queue(), queue()]
     info = merged("a", queues, 3)
     assert info.holders == ()
     assert [(waiter.owner, waiter.token) for waiter in info.waiters] == [("eve", 2), ("bob", 8)]
+    # A member missed the second round: the holder is not shown as a waiter, too.
+    info = merged("a", [queue(one(7)), queue(one(7)), queue(one(4))], 2)
+    assert ([holder.token for holder in info.holders], info.waiters) == ([7], ())
+    assert merged("a", [queue(), queue(), queue()], 2) == LockInfo(name="a")
 
 
 def test_it_is_clear_once_nothing_that_is_missing_could_change_who_holds() -> None:
@@ -88,15 +64,6 @@ def test_it_is_clear_once_nothing_that_is_missing_could_change_who_holds() -> No
     assert not is_clear([held, held, free, queue(one(3, "bob"))], 1, 3), "one of them may"
     assert is_clear([held, queue(one(7), name="b")], 1, 3), "another name has votes of its own"
     assert is_clear([], 2, 3)
-
-
-def test_a_holder_is_not_waiting_too_where_a_member_missed_the_second_round() -> None:
-    info = merged("a", [queue(one(7)), queue(one(7)), queue(one(4))], 2)
-    assert ([holder.token for holder in info.holders], info.waiters) == ([7], ())
-
-
-def test_a_free_name_is_free() -> None:
-    assert merged("a", [queue(), queue(), queue()], 2) == LockInfo(name="a")
 
 
 def test_a_page_goes_as_far_as_all_of_them_go() -> None:

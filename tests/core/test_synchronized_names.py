@@ -301,15 +301,3 @@ def test_what_the_store_cannot_do_is_said_while_decorating(api: Api, monkeypatch
     monkeypatch.setattr(api.client._core.store, "capabilities", frozenset())
     with pytest.raises(dibs.Unsupported, match="fair=True"):
         api.client.synchronized("n:{number}", fair=True)
-
-
-def test_what_is_called_like_a_function_is_taken(api: Api) -> None:
-    callables = (
-        (Awaiting(), functools.partial(a_coroutine_function))
-        if api.is_aio
-        else (Calling(), functools.partial(a_function))
-    )
-    for one in callables:
-        assert api.call(api.client.synchronized("n:{number}")(one), 42) == 42
-    if not api.is_aio:
-        assert api.client.synchronized("constant")(max)(1, 2) == 2

@@ -25,7 +25,6 @@ import dibs
 from dibs import backends, errors
 from dibs._shared import NAMESPACE, show_step
 from dibs.core import names
-from dibs.core.kinds.options import Options
 from dibs.info import LockInfo, Participant, busy_text, duration, printable, read_description, write_description
 from dibs.testing.kit import KitClient
 from testing.aside import Aside, until
@@ -51,18 +50,13 @@ def test_a_name_is_itself_or_refused(name: str) -> None:
         assert name.strip()
 
 
-@given(st.text(max_size=20), st.text(min_size=1, max_size=20), st.text(max_size=20), st.text(min_size=1, max_size=20))
-def test_namespace_and_name_are_encoded_injectively(space: str, name: str, other: str, named: str) -> None:
-    if (space, name) != (other, named) and space and other:
-        assert names.prefix_of(space) + name != names.prefix_of(other) + named
-
-
 SIGNS = st.text(":/%235AFab", max_size=8)
-"""What escapes are made of."""
+"""Texts of the characters that escapes consist of."""
+TEXTS = SIGNS | st.text(max_size=20)
 
 
-@given(SIGNS, SIGNS, SIGNS, SIGNS)
-def test_signs_that_escapes_are_made_of_are_encoded_injectively(space: str, name: str, other: str, named: str) -> None:
+@given(TEXTS, TEXTS, TEXTS, TEXTS)
+def test_namespace_and_name_are_encoded_injectively(space: str, name: str, other: str, named: str) -> None:
     if (space, name) != (other, named) and space and other:
         assert names.prefix_of(space) + name != names.prefix_of(other) + named
 
@@ -83,9 +77,6 @@ def test_errors_say_where_what_and_what_next_and_pickle() -> None:
         for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
             assert type(again) is kind
             assert (again.name, again.store, again.info, str(again)) == ("a", "memory://", info, str(error))
-
-
-def test_a_sentence_ends_once() -> None:
     for what in ("busy", "busy.", "is it there?", "stop!"):
         text = str(dibs.Busy(what, name="a", store="memory://", step="wait"))
         assert text == f'"a" on memory://: {what}{"" if what[-1] in ".?!" else "."} Next: wait'
@@ -140,7 +131,7 @@ def test_every_text_is_plain_and_ends_once() -> None:
 
 
 SECRETLY = "dibs show a --url-file FILE (put the URL with its password into FILE)"
-STEPS = [
+STEPS: list[tuple[object, dict[str, object], str, str | None]] = [
     ("redis://cache:6379", {}, NAMESPACE, "dibs show a --url redis://cache:6379"),
     ("redis://cache", {}, "dibs", "dibs show a --url redis://cache --namespace dibs"),
     ("redis://ana@cache", {}, "shop", "dibs show a --url redis://ana@cache --namespace shop"),
@@ -155,18 +146,13 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize(("given", "options", "namespace", "step"), STEPS)
-def test_the_next_step_of_a_busy_lock_is_for_its_own_store(
-    given: object, options: dict[str, object], namespace: str, step: str | None
-) -> None:
-    assert show_step(given, options, namespace, "a") == step
-
-
-@pytest.mark.parametrize("url", ["redis://:sesame@cache", "redis://cache"])
-def test_the_next_step_uses_the_url_of_the_environment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DIBS_URL", url)
-    assert show_step(url, {}, "shop", "a") == "dibs show a --namespace shop"
-    assert "--url" in (show_step(url, {"replicas": 1}, NAMESPACE, "a") or "")
+def test_the_next_step_of_a_busy_lock_is_for_its_own_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given_url, options, namespace, step in STEPS:
+        assert show_step(given_url, options, namespace, "a") == step
+    for url in ("redis://:sesame@cache", "redis://cache"):
+        monkeypatch.setenv("DIBS_URL", url)
+        assert show_step(url, {}, "shop", "a") == "dibs show a --namespace shop"
+        assert "--url" in (show_step(url, {"replicas": 1}, NAMESPACE, "a") or "")
     monkeypatch.setenv("DIBS_URL", "memory://x")
     assert show_step("memory://x", {}, NAMESPACE, "a") is None
 
@@ -240,24 +226,15 @@ def test_a_lock_that_waits_for_itself_for_long_is_logged(
     assert caplog.messages == (said if owner == "ana" else [])
 
 
-def test_what_was_seen_is_compared_by_what_it_says() -> None:
-    assert LockInfo(name="a", capacity=1) == LockInfo(name="a")
-    assert LockInfo(name="a") != LockInfo(name="b")
-    assert LockInfo(name="a") != ("a", "mutex", 1, (), ())
-    assert hash(LockInfo(name="a")) == hash(LockInfo(name="a", kind="mutex"))
-    assert repr(LockInfo(name="a")) == "LockInfo(name='a', kind='mutex', capacity=1, holders=(), waiters=())"
-
-
-def test_what_was_seen_is_not_changed() -> None:
+def test_what_was_seen_is_an_immutable_value() -> None:
     info = LockInfo(name="a")
+    assert info == LockInfo(name="a", capacity=1) != LockInfo(name="b")
+    assert hash(info) == hash(LockInfo(name="a", kind="mutex"))
+    assert repr(info) == "LockInfo(name='a', kind='mutex', capacity=1, holders=(), waiters=())"
     with pytest.raises(AttributeError, match="cannot be changed"):
         info.name = "b"  # type: ignore[misc]
     with pytest.raises(AttributeError, match="cannot be changed"):
         del info.name
-    assert info == LockInfo(name="a")
-
-
-def test_what_was_seen_is_made_of_its_fields() -> None:
     for fields in ({}, {"kind": "mutex"}, {"name": "a", "token": 7}):
         with pytest.raises(TypeError, match="a LockInfo is made of name, kind, capacity, holders, waiters"):
             LockInfo(**fields)  # type: ignore[arg-type]
@@ -291,11 +268,6 @@ def test_the_text_of_who_is_in_the_way() -> None:
     three = LockInfo(name="a", capacity=3, holders=(at(5, token=1), at(5, token=2), at(5, token=3)))
     assert "(token 1) and 2 more, 3 ahead of you" in busy_text(three, None, NOW, never)
     assert "pid 4121 (this process) for 5 s" in busy_text(three, None, NOW, lambda host, pid: pid == 4121)
-
-
-@given(st.floats(0, 1e7))
-def test_durations_are_short(length: float) -> None:
-    assert 0 < len(duration(length)) < 12
 
 
 def test_durations() -> None:
@@ -335,35 +307,15 @@ def test_nonsense_beside_a_claim_is_shown_as_unknown() -> None:
         assert isinstance(person.info, dict), text[:80]
         json.dumps(person.info, allow_nan=False)
         person.label.encode()
-
-
-def test_what_is_not_json_is_refused_before_it_stands_anywhere() -> None:
     with pytest.raises(TypeError, match="that can be written as JSON"):
         write_description("ana", "host", 7, "main", {"x": float("nan")})
 
 
-def test_who_makes_something_of_it_finds_the_fields() -> None:
-    class Mine(LockInfo):
-        pass
-
-    assert Mine(name="a").name == "a"
-
-
-def test_a_label_cannot_steer_a_terminal() -> None:
+def test_a_label_is_safe_to_print_and_leaves_out_what_is_unknown() -> None:
     assert Participant(owner="\x1b[2J", host="a\nb").label == "\\x1b[2J@a\\nb"
-
-
-def test_a_label_leaves_out_what_is_unknown() -> None:
     assert Participant(owner="127.0.0.1").label == "127.0.0.1"
     assert Participant(owner="ana", pid=7).label == "ana pid 7"
     assert Participant().label == "?"
-
-
-def test_options_have_defaults() -> None:
-    options = Options.checked()
-    assert options == Options()
-    assert (options.timeout, options.renew, options.cancel_on_lost) == (None, True, False)
-    assert Options.checked(fair=False, timeout=timedelta(seconds=3), lease=2).fair is False
 
 
 def test_a_latch_that_is_left_closed_says_how_it_is_opened() -> None:
@@ -387,12 +339,9 @@ def test_lists_of_stores_in_messages_come_from_the_table() -> None:
         assert str(caught.value).startswith(start)
         listed = str(caught.value).removeprefix(start).split(", ")
         assert [scheme for scheme in schemes if scheme not in listed] == []
-
-
-@pytest.mark.parametrize("scheme", ["postgresql+asyncpg", "postgresql+psycopg", "mysql+pymysql", "sqlite+aiosqlite"])
-def test_a_url_of_sqlalchemy_is_told_how_to_write_it(scheme: str) -> None:
-    with pytest.raises(ValueError, match=rf"for {re.escape(scheme)}:// URLs; write {scheme.partition('+')[0]}://$"):
-        dibs.connect(f"{scheme}://ana:sesame@db/app")
+    for scheme in ("postgresql+asyncpg", "postgresql+psycopg", "mysql+pymysql", "sqlite+aiosqlite"):  # of SQLAlchemy
+        with pytest.raises(ValueError, match=rf"for {re.escape(scheme)}:// URLs; write {scheme.partition('+')[0]}://$"):
+            dibs.connect(f"{scheme}://ana:sesame@db/app")
 
 
 def test_a_wrong_url_in_the_environment_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,19 +53,16 @@ CALLS: dict[str, Callable[[dibs.Client], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_in_a_running_loop_the_sync_api_warns_once(
-    name: str, client: dibs.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def main() -> None:
+def test_in_a_running_loop_the_sync_api_warns_once(client: dibs.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(name: str) -> None:
         CALLS[name](client)
         CALLS[name](client)
 
-    monkeypatch.setattr(entry, "_told", [])
-    with pytest.warns(RuntimeWarning, match=r"running event loop.*dibs\.aio\.connect\(\)") as seen:
-        asyncio.run(main())
-    assert len(seen) == 1
-    assert seen[0].filename == __file__
+    for name in CALLS:
+        monkeypatch.setattr(entry, "_told", [])
+        with pytest.warns(RuntimeWarning, match=r"running event loop.*dibs\.aio\.connect\(\)") as seen:
+            asyncio.run(main(name))
+        assert [one.filename for one in seen] == [__file__], name
 
 
 def test_no_warning_without_a_running_loop(client: dibs.Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,17 +84,15 @@ def test_no_warning_without_a_running_loop(client: dibs.Client, monkeypatch: pyt
     assert not entry._told
 
 
-@pytest.mark.parametrize("name", ["with", "acquire", "inspect"])
-def test_where_the_warning_is_an_error_nothing_is_taken(
-    name: str, client: dibs.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def main() -> None:
+def test_where_the_warning_is_an_error_nothing_is_taken(client: dibs.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(name: str) -> None:
         CALLS[name](client)
 
-    monkeypatch.setattr(entry, "_told", [])
-    with warnings.catch_warnings(action="error"), pytest.raises(RuntimeWarning):
-        asyncio.run(main())
-    assert client.inspect("a").holders == ()
+    for name in ("with", "acquire", "inspect"):
+        monkeypatch.setattr(entry, "_told", [])
+        with warnings.catch_warnings(action="error"), pytest.raises(RuntimeWarning):
+            asyncio.run(main(name))
+        assert client.inspect("a").holders == ()
 
 
 def test_the_sync_api_does_not_import_asyncio() -> None:
@@ -110,37 +105,29 @@ assert "asyncio" not in sys.modules
     subprocess.run([sys.executable, "-c", code], timeout=PATIENCE, check=True)
 
 
-def test_async_with_on_the_sync_api_says_which_import_is_meant(client: dibs.Client) -> None:
+def test_with_on_the_other_api_says_which_import_is_meant(client: dibs.Client) -> None:
+    """Every class that supports `with` or `async with` says so."""
+
     async def main() -> None:
-        hold = client.lock("held").acquire()
-        lock, several = client.lock("a"), dibs.multi(client.lock("a"))
-        for one in (client, lock, hold, several, client.rlock("a"), client.semaphore("s", 3), client.rwlock("rw").read):
-            what = type(one).__name__
-            with pytest.raises(TypeError, match=rf'a dibs\.{what} is of the sync API: write "with".*import dibs\.aio'):
-                async with one:  # type: ignore[attr-defined, union-attr]
-                    pass
-            assert not hasattr(one, "__aenter__")
-        assert hold is not None
-        hold.release()
+        said = r'a dibs\.Lock is of the sync API: write "with".*import dibs\.aio'
+        with pytest.raises(TypeError, match=said):
+            async with client.lock("a"):  # type: ignore[attr-defined]
+                pass
+        async with dibs.aio.connect(URL) as other:
+            said = r'a dibs\.aio\.Lock is of the async API: write "async with".*import dibs\)'
+            with pytest.raises(TypeError, match=said), other.lock("a"):  # type: ignore[attr-defined]
+                pass
 
     asyncio.run(main())
     assert client.inspect("a").holders == ()
-
-
-def test_with_on_the_async_api_says_which_import_is_meant() -> None:
-    async def main() -> None:
-        async with dibs.aio.connect(URL) as client:
-            hold = await client.lock("held").acquire()
-            lock, several = client.lock("a"), dibs.aio.multi(client.lock("a"))
-            for one in (client, lock, hold, several, client.rlock("a"), client.semaphore("s", 3)):
-                what = type(one).__name__
-                said = rf'a dibs\.aio\.{what} is of the async API: write "async with".*import dibs\)'
-                with pytest.raises(TypeError, match=said), one:  # type: ignore[attr-defined, union-attr]
-                    pass
-                assert not hasattr(one, "__enter__")
-            assert (await client.inspect("a")).holders == ()
-
-    asyncio.run(main())
+    assert not hasattr(client.lock("a"), "__aenter__")
+    for api, own, other in ((dibs.blocking, "__enter__", "__aenter__"), (dibs.aio, "__aenter__", "__enter__")):
+        classes = [
+            value for name in api.__all__ if inspect.isclass(value := getattr(api, name)) and hasattr(value, own)
+        ]
+        assert len(classes) >= 9
+        for cls in classes:
+            assert isinstance(inspect.getattr_static(cls, other, None), WrongWith), cls
 
 
 class Caller:
@@ -149,13 +136,12 @@ class Caller:
     async def __call__(self, hold: object) -> None: ...
 
 
-@pytest.mark.parametrize("on_lost", [Caller().method, Caller(), partial(Caller.method, Caller()), Caller.method])
 @pytest.mark.parametrize("api", [dibs, dibs.aio])
-def test_on_lost_is_no_coroutine_function(api: Any, on_lost: Any) -> None:
-    """Nothing would await it."""
+def test_on_lost_is_no_coroutine_function(api: Any) -> None:
     client = api.connect(URL)
-    with pytest.raises(TypeError, match="on_lost must be a plain function: nothing would await"):
-        client.lock("a", on_lost=on_lost)
+    for on_lost in (Caller().method, Caller(), partial(Caller.method, Caller()), Caller.method):
+        with pytest.raises(TypeError, match="on_lost must be a plain function: nothing would await"):
+            client.lock("a", on_lost=on_lost)
     for plain in (print, partial(print, "lost"), [].append, Caller, lambda hold: Caller().method(hold)):
         client.lock("a", on_lost=plain)
 
@@ -174,13 +160,3 @@ def test_a_forgotten_await_names_the_method() -> None:
                 await one.release()
 
     asyncio.run(main())
-
-
-def test_every_class_with_a_block_refuses_the_other_one() -> None:
-    for api, own, other in ((dibs.blocking, "__enter__", "__aenter__"), (dibs.aio, "__aenter__", "__enter__")):
-        classes = [
-            value for name in api.__all__ if inspect.isclass(value := getattr(api, name)) and hasattr(value, own)
-        ]
-        assert len(classes) >= 9
-        for cls in classes:
-            assert isinstance(inspect.getattr_static(cls, other, None), WrongWith), cls

@@ -1,4 +1,4 @@
-"""Where the demo is played: away from everything of the user's."""
+"""The demo runs in a directory and an environment of the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small demo to be started, and what may be left of it."""
+"""Start a small demo, and find what is left of it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from typing import Any
 from lab.leaks import command_lines
 
 LEASE = 4
-"""Seconds: a worker that nobody stopped keeps it on a machine that stands still for a second."""
+"""Seconds. A machine that stands still for a second does not end it."""
 SMALL = ("--workers=3", "--turns=5", f"--lease={LEASE}", "--seed=7")
 
 
 def environment_in(directory: Path) -> dict[str, str]:
-    """Temporary directories lie below that one, and a store of the user's is not touched."""
+    """Temporary directories are below `directory`; the user's store is not touched."""
     (directory / "tmp").mkdir()
     return {**os.environ, "TMPDIR": str(directory / "tmp"), "DIBS_URL": "sqlite:////nonexistent/never.db"}
 
 
 def start(environment: Mapping[str, str], *options: str, **more: Any) -> subprocess.Popen[Any]:
-    """In a directory of the test."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     words = [sys.executable, "-m", "dibs", "demo", *SMALL, *options]
     return subprocess.Popen(words, env=environment, cwd=environment["TMPDIR"], **{**pipes, **more})

@@ -1,6 +1,6 @@
-"""A real pseudo-terminal with a demo on it, and what its screen shows: just the sequences that the demo may use.
+"""A pseudo-terminal that runs the demo, and a model of its screen.
 
-`Screen` refuses every other one, so that nothing is sent to a terminal that nobody here has thought about.
+`Screen` knows the control sequences that the demo may use, and refuses every other one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WHOLE = re.compile(r"\x1b\[\??[\d;]*[A-Za-z]|\x1b[78]|[^\x1b]")
 _CUT_OFF = re.compile(r"\x1b(?:\[\??[\d;]*)?(?=\x1b|\^C)")
 """Ctrl-C may discard the rest of a sequence: its echo follows, or another sequence."""
 _BUFFER = 4095
-"""How many bytes Linux keeps for a reader; what is written beyond that Ctrl-C discards."""
+"""Bytes that Linux keeps for a reader; Ctrl-C discards what is written beyond them."""
 
 
 class Screen:
@@ -37,7 +37,7 @@ class Screen:
         self.cursor = self.wraps = True
         self.styled = False
         self.cut = 0
-        """How many characters had no room while nothing was wrapped."""
+        """Number of characters that had no room while wrapping was off."""
 
     def feed(self, text: str) -> None:
         for part in _PART.finditer(text):
@@ -54,7 +54,7 @@ class Screen:
         return "\n".join(line.rstrip() for line in self.lines).rstrip("\n")
 
     def resize(self, columns: int, rows: int) -> None:
-        """As a terminal that cuts: another one would fold the lines anew, which the demo cannot know either."""
+        """Cut the lines; a terminal that folds them instead does what the demo cannot know."""
         lines = [line[:columns] for line in self.lines]
         gone = max(0, self.row - rows + 1)
         self.lines = [*lines[gone : gone + rows], *[""] * (rows - len(lines[gone : gone + rows]))]
@@ -106,7 +106,7 @@ class Screen:
 
 
 class Terminal:
-    """The side of a pseudo-terminal at which a user sits; a frame is what the screen shows whenever the cursor does."""
+    """The user's side of a pseudo-terminal. A frame is the screen each time the cursor is shown."""
 
     def __init__(self, process: subprocess.Popen[bytes], side: int, screen: Screen) -> None:
         self.process = process
@@ -118,7 +118,7 @@ class Terminal:
         self._text = ""
 
     def read(self) -> bool:
-        """Once, with an end; False is the end of the output."""
+        """Read once; False at the end of the output."""
         assert self._side is not None
         ready, _, _ = select.select([self._side], [], [], PATIENCE)
         assert ready, f"nothing more came; the screen shows\n{self.screen.text()}"
@@ -132,7 +132,6 @@ class Terminal:
         return bool(said)
 
     def leave_unread(self) -> None:
-        """Until the buffer of the terminal is full."""
         assert self._side is not None
         end, there = time.monotonic() + PATIENCE, 0
         while there < _BUFFER:
@@ -154,7 +153,6 @@ class Terminal:
         self._text = rest[whole.end() :]
 
     def until(self, condition: Callable[[str], bool]) -> None:
-        """Until a frame shows it."""
         end, looked = time.monotonic() + PATIENCE, 0
         while not any(map(condition, self.frames[looked:])):
             looked = len(self.frames)
@@ -184,7 +182,7 @@ class Terminal:
 
 @contextmanager
 def terminal(environment: Mapping[str, str], *options: str, columns: int = 100, rows: int = 40) -> Iterator[Terminal]:
-    """The demo as a shell in that terminal would run it; nothing of it stays."""
+    """Run the demo as a shell in that terminal would; kill it at the end."""
     ours, theirs = os.openpty()
     _set_size(ours, columns, rows)
     process = start(
@@ -202,7 +200,7 @@ def terminal(environment: Mapping[str, str], *options: str, columns: int = 100, 
 
 
 def _take_terminal() -> None:
-    """Ctrl-C reaches only those whose controlling terminal it is."""
+    """Ctrl-C reaches only processes with this controlling terminal."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 

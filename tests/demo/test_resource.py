@@ -1,4 +1,4 @@
-"""The demo's resource convicts: every rule here can fail, and the proof of the demo rests on them."""
+"""The resource of the demo: each rule on which its proof rests can fail."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ def resource(tmp_path: Path) -> Iterator[Resource]:
 
 @pytest.fixture
 def other() -> Iterator[subprocess.Popen[bytes]]:
-    """Another process, alive until a test ends it; nobody has reaped it before."""
+    """Another process, not reaped until a test does it."""
     process = subprocess.Popen(["sleep", "60"])
     yield process
     process.kill()
@@ -45,7 +45,7 @@ def verdict(resource: Resource) -> tuple[int, int, int]:
     return record.overlaps, record.takeovers, record.refused
 
 
-def test_one_after_the_other_is_nothing_to_speak_of(resource: Resource) -> None:
+def test_turns_one_after_the_other_are_counted(resource: Resource) -> None:
     for token in (1, 2, 3):
         value = resource.begin(user(token, f"w{token}"), FUTURE)
         resource.write(user(token, f"w{token}"), value + 1, FUTURE)
@@ -53,12 +53,6 @@ def test_one_after_the_other_is_nothing_to_speak_of(resource: Resource) -> None:
     assert verdict(resource) == (0, 0, 0)
     assert resource.look() == Record(highest=3, value=3, turns={"w1": 1, "w2": 1, "w3": 1})
     assert resource.audit() == Audit(writes=3, handovers=2)
-
-
-def test_a_second_user_while_the_first_ones_hold_is_valid_is_an_overlap(resource: Resource) -> None:
-    resource.begin(user(1), FUTURE)
-    resource.begin(user(2, "b"), FUTURE)
-    assert verdict(resource) == (1, 0, 0)
 
 
 def test_each_of_several_inside_counts_and_stays_until_it_leaves(resource: Resource) -> None:
@@ -69,9 +63,15 @@ def test_each_of_several_inside_counts_and_stays_until_it_leaves(resource: Resou
     assert [mark.user.worker for mark in resource.look().inside] == ["a", "c"]
 
 
-def test_a_token_that_is_not_higher_is_an_overlap_whatever_the_deadline_says(resource: Resource) -> None:
-    resource.begin(user(1, pid=1), PAST)
-    resource.begin(user(1, "b"), FUTURE)
+@pytest.mark.parametrize("case", ["valid", "not higher", "renewed", "written"])
+def test_overlaps(resource: Resource, case: str) -> None:
+    """A second worker begins beside a valid hold, or with a token that is not higher, whatever the deadline says."""
+    resource.begin(user(1, pid=1 if case == "not higher" else 0), FUTURE if case == "valid" else PAST)
+    if case == "renewed":
+        resource.keep(user(1), FUTURE)
+    if case == "written":
+        resource.write(user(1), 1, FUTURE)
+    resource.begin(user(1 if case == "not higher" else 2, "b"), FUTURE)
     assert verdict(resource) == (1, 0, 0)
 
 
@@ -80,20 +80,6 @@ def test_a_higher_token_takes_over_past_the_deadline(resource: Resource) -> None
     resource.begin(user(2, "b"), FUTURE)
     assert verdict(resource) == (0, 1, 0)
     assert [mark.user.token for mark in resource.look().inside] == [2]
-
-
-def test_a_renewed_hold_is_valid_until_its_new_deadline(resource: Resource) -> None:
-    resource.begin(user(1), PAST)
-    resource.keep(user(1), FUTURE)
-    resource.begin(user(2, "b"), FUTURE)
-    assert verdict(resource) == (1, 0, 0)
-
-
-def test_a_write_notes_the_deadline_too(resource: Resource) -> None:
-    resource.begin(user(1), PAST)
-    resource.write(user(1), 1, FUTURE)
-    resource.begin(user(2, "b"), FUTURE)
-    assert verdict(resource) == (1, 0, 0)
 
 
 def test_before_the_deadline_only_the_dead_are_taken_over_from(
@@ -106,42 +92,37 @@ def test_before_the_deadline_only_the_dead_are_taken_over_from(
     os.waitid(os.P_PID, other.pid, os.WSTOPPED)
     resource.begin(user(3, "b"), FUTURE)
     assert verdict(resource) == (1 + 2, 0, 0), "stopped is not dead (and the first newcomer is still inside too)"
+    assert not is_dead(1), "alive, though this process may not signal it"
     other.kill()
     os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
     resource.end(user(3, "b"))
     resource.begin(user(4, "b"), FUTURE)
     assert resource.look().takeovers == 1, "dead, though it was not reaped"
-
-
-def test_dead_is_what_the_kernel_says(other: subprocess.Popen[bytes]) -> None:
-    assert not is_dead(os.getpid())
-    assert not is_dead(1), "alive, though it may not be ours to signal"
-    assert not is_dead(other.pid)
-    other.kill()
     other.wait()
     assert is_dead(other.pid)
 
 
-@pytest.mark.parametrize("step", ["begin", "keep", "write", "end"])
-def test_a_lower_token_is_refused_at_every_step_and_changes_nothing(resource: Resource, step: str) -> None:
+def test_a_lower_token_is_refused_at_every_step_and_changes_nothing(resource: Resource) -> None:
     resource.begin(user(1), PAST)
     value = resource.begin(user(2, "b"), FUTURE)
     resource.write(user(2, "b"), value + 1, FUTURE)
-    before = resource.look()
+    expected = resource.look()
     late = {
         "begin": lambda: resource.begin(user(1), FUTURE),
         "keep": lambda: resource.keep(user(1), FUTURE),
-        "write": lambda: resource.write(user(1), 77, FUTURE),
         "end": lambda: resource.end(user(1)),
+        "write": lambda: resource.write(user(1), 77, FUTURE),
     }
-    with pytest.raises(StaleToken, match=f"{step} with token 1 was refused: token 2 was accepted before"):
-        late[step]()
-    before.refused += 1
-    assert resource.look() == before
-    assert resource.audit().refused_writes == ([user(1)] if step == "write" else [])
+    for step, call in late.items():
+        assert resource.audit().refused_writes == []
+        with pytest.raises(StaleToken, match=f"{step} with token 1 was refused: token 2 was accepted before"):
+            call()
+        expected.refused += 1
+        assert resource.look() == expected
+    assert resource.audit().refused_writes == [user(1)]
 
 
-def test_one_who_was_overlapped_and_then_refused_is_not_inside_any_more(resource: Resource) -> None:
+def test_a_worker_that_was_overlapped_and_then_refused_is_not_inside(resource: Resource) -> None:
     resource.begin(user(1), FUTURE)
     resource.begin(user(2, "b"), FUTURE)
     with pytest.raises(StaleToken):
@@ -177,23 +158,22 @@ def good() -> Outcome:
     return Outcome(4, Record(highest=6, value=4, turns={"a": 2, "b": 2}), audit, 1.0, 0.5, ["a"], ["b"])
 
 
-@pytest.mark.parametrize(
-    ("spoil", "objection"),
-    [
-        (lambda run: run.record.turns.update(a=1), "3 turns instead of 4"),
-        (lambda run: setattr(run.audit, "writes", 3), "turns instead of 4"),
-        (lambda run: setattr(run.record, "overlaps", 1), "1 overlaps"),
-        (lambda run: setattr(run.record, "value", 3), "the counter is 3"),
-        (lambda run: setattr(run.audit, "fell", 1), "1 accepted tokens were lower"),
-        (lambda run: run.kills.clear(), "no holder was killed"),
-        (lambda run: run.stops.clear(), "no holder was paused"),
-        (lambda run: run.audit.refused_writes.clear(), "no stale write"),
-    ],
-)
-def test_every_condition_of_the_proof_is_needed(spoil: object, objection: str) -> None:
-    run = good()
-    assert run.objections() == []
-    assert callable(spoil)
-    spoil(run)
-    (only,) = run.objections()
-    assert objection in only
+SPOILED: dict[str, Callable[[Outcome], object]] = {
+    "3 turns instead of 4": lambda run: run.record.turns.update(a=1),
+    "turns instead of 4": lambda run: setattr(run.audit, "writes", 3),
+    "1 overlaps": lambda run: setattr(run.record, "overlaps", 1),
+    "the counter is 3": lambda run: setattr(run.record, "value", 3),
+    "1 accepted tokens were lower": lambda run: setattr(run.audit, "fell", 1),
+    "no holder was killed": lambda run: run.kills.clear(),
+    "no holder was paused": lambda run: run.stops.clear(),
+    "no stale write": lambda run: run.audit.refused_writes.clear(),
+}
+
+
+def test_every_condition_of_the_proof_is_needed() -> None:
+    assert good().objections() == []
+    for objection, spoil in SPOILED.items():
+        run = good()
+        spoil(run)
+        (only,) = run.objections()
+        assert objection in only

@@ -1,4 +1,4 @@
-"""The demo on a terminal: a picture that fits, whatever the terminal is, and nothing of it on the screen afterwards."""
+"""The demo on a terminal: a picture that fits, and nothing of it on the screen afterwards."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from demo.plays import left_behind
 from demo.terminal import Terminal, terminal
 from process.children import PATIENCE
 
+pytestmark = pytest.mark.gate
 STAYS = re.compile(
     r"3 workers, 5 turns each, one lock, one resource\. Lease 4 s, seed 7\."
     r"| +\d+\.\d\d s  worker-\d.*"  # an event
@@ -25,14 +26,14 @@ STAYS = re.compile(
 
 @pytest.fixture
 def place(environment: dict[str, str]) -> dict[str, str]:
-    """A terminal that can everything."""
+    """A terminal with colours and UTF-8."""
     unset = ("NO_COLOR", "LC_ALL", "LC_CTYPE", "LANG", "PYTHONIOENCODING", "PYTHONUTF8", "COLUMNS", "LINES")
     kept = {name: value for name, value in environment.items() if name not in unset}
     return {**kept, "TERM": "xterm", "LC_ALL": "C.UTF-8"}
 
 
 def left_on_the_screen(there: Terminal) -> list[str]:
-    """The lines, none of which is of the picture; and the terminal is as it was found."""
+    """The lines on the screen. None is part of the picture, and the terminal is as it was."""
     screen = there.screen
     assert (screen.cursor, screen.wraps, screen.column) == (True, True, 0)
     lines = screen.text().splitlines()
@@ -72,27 +73,29 @@ def test_a_picture_and_then_the_story_and_the_proof(place: dict[str, str], tmp_p
     assert left_behind(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("more", "columns", "rows", "styled", "fine"),
-    [
-        ({"NO_COLOR": "1"}, 44, 50, False, True),
-        ({"LC_ALL": "C"}, 80, 9, True, False),
-    ],
-)
-def test_it_fits_into_what_there_is(
-    place: dict[str, str], more: dict[str, str], columns: int, rows: int, styled: bool, fine: bool
-) -> None:
-    with terminal({**place, **more}, columns=columns, rows=rows) as there:
+def test_without_colours_it_fits_into_a_narrow_terminal(place: dict[str, str]) -> None:
+    there = fits({**place, "NO_COLOR": "1"}, columns=44, rows=50)
+    assert not there.screen.styled
+    assert not there.seen.isascii()
+
+
+def test_in_ascii_it_fits_into_a_low_terminal(place: dict[str, str]) -> None:
+    there = fits({**place, "LC_ALL": "C"}, columns=80, rows=9)
+    assert there.screen.styled
+    assert there.seen.isascii()
+
+
+def fits(place: dict[str, str], columns: int, rows: int) -> Terminal:
+    with terminal(place, columns=columns, rows=rows) as there:
         assert there.finish() == 0
     assert len(there.frames) > 5
     assert there.screen.cut == 0
-    assert there.screen.styled is styled
-    assert there.seen.isascii() is not fine
     assert (there.screen.cursor, there.screen.wraps, there.screen.column) == (True, True, 0)
     text = re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", there.seen[there.seen.rindex("\x1b[J") :])
     lines = text.replace("\r", "").splitlines()
     assert [line for line in lines if not STAYS.fullmatch(line)] == []
     assert lines[-1].startswith("PROVED")
+    return there
 
 
 @pytest.mark.parametrize(("name", "option"), [("dumb", ()), ("xterm", ("--plain",))])
@@ -134,7 +137,7 @@ def test_ctrl_c_leaves_the_story_so_far(place: dict[str, str], tmp_path: Path) -
 
 
 def test_after_a_stop_it_goes_on_below(place: dict[str, str]) -> None:
-    """What the shell writes meanwhile is not ours to draw over."""
+    """The demo must not draw over what the shell wrote meanwhile."""
     with terminal(place, "--turns=10", columns=130, rows=60) as there:
         there.until(lambda frame: "holds, token" in frame)
         os.kill(there.process.pid, signal.SIGSTOP)

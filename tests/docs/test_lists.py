@@ -64,7 +64,7 @@ def section(page: str, heading: str) -> str:
 
 
 def rows(part: str, first: str) -> list[list[str]]:
-    """Of the tables whose first heading is this one."""
+    """The body rows of all tables whose first heading is `first`."""
     found = []
     for table in re.findall(r"(?m)(?:^\|.*\n)+", part + "\n"):
         head, _, *body = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
@@ -98,12 +98,8 @@ def test_the_options_of_a_url_are_those_that_its_store_accepts(store: str) -> No
 
 
 def test_the_options_of_a_lock_are_all_in_the_reference() -> None:
-    listed = [
-        option
-        for row in rows(section("reference/options.md", "Options of a lock"), "option")
-        for option in words(row[0])
-    ]
-    assert listed == list(Options._fields)
+    listed = rows(section("reference/options.md", "Options of a lock"), "option")
+    assert [option for row in listed for option in words(row[0])] == list(Options._fields)
 
 
 @pytest.mark.parametrize("connect", [dibs.connect, dibs.aio.connect])
@@ -154,11 +150,8 @@ def test_the_page_of_dependencies_names_every_extra_and_package() -> None:
 
 def test_an_extra_holds_every_store() -> None:
     more = {"cli", "dashboard", "otel", "prometheus"}
-    assert set(re.split(r"[\[\],]", EXTRAS["all"][0])[1:-1]) == {*STORE_OF.values(), *more} - {
-        "memory",
-        "sqlite",
-        "quorum",
-    }
+    wanted = {*STORE_OF.values(), *more} - {"memory", "sqlite", "quorum"}
+    assert set(re.split(r"[\[\],]", EXTRAS["all"][0])[1:-1]) == wanted
 
 
 def test_messages_name_the_stores_of_the_table() -> None:
@@ -180,12 +173,11 @@ def test_a_missing_driver_names_an_extra_that_exists() -> None:
 
 def test_every_address_of_the_project_is_the_one_of_pyproject() -> None:
     source, site = PROJECT["urls"]["Source"], PROJECT["urls"]["Documentation"]
+    address = r"https://(?:github\.com/[\w.-]+/dibs\b|[\w.-]+\.readthedocs\.io/)"
     assert all(url.startswith((source, site)) for url in PROJECT["urls"].values())
     files = [*PAGES, ROOT / "CITATION.cff", *(ROOT / ".github").rglob("*.*"), ROOT / ".readthedocs.yaml"]
     for file in files:
-        for url in re.findall(
-            r"https://(?:github\.com/[\w.-]+/dibs\b|[\w.-]+\.readthedocs\.io/)", file.read_text("utf-8")
-        ):
+        for url in re.findall(address, file.read_text("utf-8")):
             assert url in {source, site} or "dibs" not in url, f"{file.relative_to(ROOT)}: {url}"
 
 
@@ -194,10 +186,8 @@ def test_the_citation_is_of_this_version() -> None:
     assert citation["cff-version"] == "1.2.0"
     assert citation["version"] == dibs.__version__
     assert citation["license"] == PROJECT["license"]
-    assert (citation["repository-code"], citation["url"]) == (
-        PROJECT["urls"]["Source"],
-        PROJECT["urls"]["Documentation"],
-    )
+    urls = PROJECT["urls"]
+    assert (citation["repository-code"], citation["url"]) == (urls["Source"], urls["Documentation"])
     assert citation.keys() >= {"message", "title", "authors", "type"}
 
 

@@ -1,4 +1,4 @@
-"""The documentation site: built once, as `scripts/docs` builds it, with warnings as errors."""
+"""The documentation site, as `scripts/docs` builds it: warnings are errors, and only the extra `docs` is installed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.util
 import re
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -26,6 +27,11 @@ SHARED = {"Finding", "LockInfo", "Participant"}
 """Names of both APIs that are one and the same class."""
 
 
+def of_the_site(test: Callable[..., None]) -> Callable[..., None]:
+    """The first time, the environment of scripts/docs is made."""
+    return pytest.mark.slow(pytest.mark.timeout(600)(test))
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built_site(tmp_path_factory)
@@ -41,7 +47,7 @@ def hooks() -> ModuleType:
     return module
 
 
-@pytest.mark.slow
+@of_the_site
 def test_every_page_is_in_the_site_and_in_its_sidebar(site: Path) -> None:
     home = (site / "index.html").read_text(encoding="utf-8")
     captions = re.findall(r'<p class="caption"[^>]*><span class="caption-text">(.*?)</span>', home)
@@ -51,18 +57,14 @@ def test_every_page_is_in_the_site_and_in_its_sidebar(site: Path) -> None:
     assert [page for page in pages if page != "index.html" and f'href="{page}"' not in sidebar] == []
 
 
-@pytest.mark.slow
+@of_the_site
 @pytest.mark.parametrize(("module", "page"), [(dibs, "reference/api.html"), (dibs.aio, "reference/aio.html")])
-def test_every_public_name_is_in_the_reference(site: Path, module: ModuleType, page: str) -> None:
+def test_the_reference_shows_public_names_and_types_and_leads_to_the_options(
+    site: Path, module: ModuleType, page: str
+) -> None:
     said = (site / page).read_text(encoding="utf-8")
     names = set(module.__all__) - (SHARED if module is dibs.aio else set()) - {"LockOptions"}
     assert [name for name in sorted(names) if f'id="{module.__name__}.{name}"' not in said] == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("module", "page"), [(dibs, "reference/api.html"), (dibs.aio, "reference/aio.html")])
-def test_the_reference_shows_types_and_leads_to_the_options(site: Path, module: ModuleType, page: str) -> None:
-    said = (site / page).read_text(encoding="utf-8")
     shown = re.sub(r"\s+", " ", re.sub("<[^>]*>", "", said))
     assert "TypeAliasForwardRef" not in shown
     assert "timeout: float | timedelta | None = None" in shown
@@ -70,7 +72,7 @@ def test_the_reference_shows_types_and_leads_to_the_options(site: Path, module: 
     assert len(re.findall(rf'As in <a [^>]*href="#{module.__name__}.Client.lock"', said)) > 40
 
 
-@pytest.mark.slow
+@of_the_site
 def test_llms_txt_lists_every_page_and_its_links_lead_there(site: Path) -> None:
     """As llmstxt.org has it: a title, a summary, sections with lists of links."""
     title, _, summary, *lines = (site / "llms.txt").read_text(encoding="utf-8").splitlines()
@@ -86,7 +88,7 @@ def test_llms_txt_lists_every_page_and_its_links_lead_there(site: Path) -> None:
     assert [page for page in pages if not (site / page).is_file()] == []
 
 
-@pytest.mark.slow
+@of_the_site
 def test_links_out_of_the_documents_lead_to_files_of_the_repository(site: Path) -> None:
     source = re.escape(URLS["Source"])
     found = set()

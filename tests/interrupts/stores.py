@@ -23,15 +23,6 @@ STORES: dict[str, Callable[[Path], str]] = {
     "postgresql": shared_postgresql.fresh,
     "mysql": shared_mariadb.fresh,
 }
-SESSIONS: dict[str, Callable[[Path], str]] = {
-    "postgresql_session": lambda folder: f"{shared_postgresql.fresh(folder)}&mode=session",
-    "mysql_session": lambda folder: f"{shared_mariadb.fresh(folder)}&mode=session",
-}
-"""For `scripts/soak`, as far as that mode goes."""
-UNSUPPORTED = frozenset({"semaphore", "stripe", "rwlock", "downgrade"})
-LEASES = {
-    "memory": 400.0, "sqlite": 4.5, "zookeeper": 6.0, "redis": 4.5, "postgresql": 4.5, "mysql": 4.5,
-    "postgresql_session": 4.5, "mysql_session": 4.5,
-}  # fmt: skip
+LEASES = {"memory": 400.0, "sqlite": 4.5, "zookeeper": 6.0, "redis": 4.5, "postgresql": 4.5, "mysql": 4.5}
 SERVERS = frozenset({"zookeeper", "redis", "postgresql", "mysql"})
-"""Those where each try waits for a server: there most is for `scripts/soak`."""
+"""Each try waits for a server there: most are for `scripts/soak`."""

@@ -1,9 +1,6 @@
-"""The lab's tests of itself: run by this command, and noted in `CHECKED` when all of them passed.
+"""Run the lab's tests of itself, and note in `CHECKED` that all of them passed: scripts/soak lab.
 
-    PYTHONPATH=tests python -P -m lab.checked       # scripts/soak lab
-
-`CHECKED` has one line, a digest of all files of the lab. tests/architecture compares it, so a change of the lab that
-was not checked fails there. Commit it with the change.
+`CHECKED` is a digest of all files of the lab. tests/architecture compares it. Commit it with a change of the lab.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ CHECKED = HERE / "CHECKED"
 
 
 def digest() -> str:
-    """Of the names and contents of all files but `CHECKED`."""
     found = hashlib.sha256()
     for path in sorted(path for path in HERE.rglob("*") if path.is_file()):
         if path != CHECKED and "__pycache__" not in path.parts:

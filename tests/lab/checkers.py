@@ -1,13 +1,14 @@
-"""Judges a history. Each checker gives violations, and gives one only where the history proves it.
+"""Check a history. A checker reports a violation only if the history proves it.
 
-- *overlap*: more weight valid at one instant than the capacity, all by their own deadlines. Somebody who acted after
-  its own deadline beside a valid holder is counted (`past`) but no violation: no lock can prevent it, a fence can.
+- *overlap*: more weight valid at one instant than the capacity, by the holders' own deadlines. A holder that acted
+  after its deadline beside a valid one is counted (`past`), but is no violation: only a fence can prevent it.
 - *taken*: a hold was seen lost before its own deadline. Only a break or lost data may do that.
-- *token*: of exclusive grants, one that returned before another was called has the lower token; and none comes twice.
+- *token*: of two exclusive grants, the one that returned before the other was called has the lower token; no token
+  comes twice.
 - *fence*: a change was accepted although a higher token had been seen.
 - *fifo*: see fairness.py.
-- *liveness*: a thread got nothing within the time allowed after everything was healed.
-- *leak*: something is left though everybody closed. *error*: somebody got an exception that no user may get.
+- *liveness*: a thread got nothing within the time allowed after healing.
+- *leak*: something is left after all clients closed. *error*: a worker got an exception that no user may get.
 """
 
 from __future__ import annotations
@@ -32,8 +33,6 @@ class Violation(NamedTuple):
 
 @dataclass
 class Verdict:
-    """What was found, by class, and the figures that need the same sweep."""
-
     violations: list[Violation] = field(default_factory=list)
     past: int = 0
     """Uses that acted after their own deadline beside a valid holder."""
@@ -48,7 +47,6 @@ class Verdict:
         return counts
 
     def text(self, most: int = 5) -> str:
-        """The first of each class."""
         shown = []
         for kind in CLASSES:
             found = [violation.text for violation in self.violations if violation.kind == kind]
@@ -165,7 +163,7 @@ def stale(fenced: Sequence[Tally]) -> list[Violation]:
 
 
 def unserved(history: History, within: float) -> list[Violation]:
-    """Nobody is blamed for a run that ended before the time was over."""
+    """None if the run ended before the time was over."""
     if history.healed is None or history.ended < history.healed + within:
         return []
     served = _served(history)
@@ -181,7 +179,6 @@ def recovery(history: History) -> float | None:
 
 
 def _served(history: History) -> dict[tuple[str, str], float]:
-    """How long after healing each thread waited for its first grant."""
     first: dict[tuple[str, str], float] = {}
     if history.healed is None:
         return first

@@ -1,13 +1,12 @@
-"""A wall clock of its own for a process, that jumps while the process runs; all other clocks go on as they are.
+"""A wall clock of its own for a process, that jumps while the process runs; other clocks are unchanged.
 
-    shim = clock.shim(tmp_path_factory)             compiled once for the whole test run
+    shim = clock.shim(tmp_path_factory)             # compiled once for the test run
     clock = Clock(tmp_path, shim)
-    Popen(..., env={**os.environ, **clock.env()})   CPython, redis-server, a JVM; not programs written in Go
-    clock.step(3600); clock.step(-7200)             takes effect at the next look at the clock
+    Popen(..., env={**os.environ, **clock.env()})   # CPython, redis-server, a JVM; not programs written in Go
+    clock.step(3600); clock.step(-7200)
 
-`clock_shim.c` is preloaded into the process, and adds the offset that it finds in a file. The kernel knows nothing of
-it: what the kernel itself times by the wall clock does not jump. A process of another user must be able to read both
-files.
+`clock_shim.c` is preloaded into the process, and adds the offset in a file. Timers of the kernel do not jump. A process
+of another user must be able to read both files.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ def shim(factory: pytest.TempPathFactory) -> Path:
 
 
 def build(directory: Path) -> Path:
-    """Compile it there, unless that has been done."""
     require("gcc")
     made = directory / "clock_shim.so"
     with (directory / "clock_shim.lock").open("w") as lock:
@@ -61,16 +59,13 @@ class Clock:
 
     @property
     def offset(self) -> int:
-        """By how many seconds it is ahead of the real one."""
         with self._file.open("rb") as file:
             return int.from_bytes(file.read(8), "little", signed=True)
 
     def step(self, seconds: int) -> None:
-        """Jump by so many seconds."""
         offset = (self.offset + seconds).to_bytes(8, "little", signed=True)
         with self._file.open("r+b", buffering=0) as file:
             file.write(offset)
 
     def now(self) -> float:
-        """What its processes see."""
         return time.time() + self.offset

@@ -1,7 +1,7 @@
-"""The workers of one run: started, killed, stopped, healed and ended, and all of it written down.
+"""The workers of one run: start, kill, stop, heal and end them, and record it.
 
-`Crowd` has the processes; what it does to them stands in the run's directory beside their own histories, dated so that
-it errs on the lock's side (a death before the signal that brings it), and only if it was seen to have happened.
+Records are in the run's directory beside the workers' own, dated so that they err on the lock's side (a death before
+its signal), and only if it was seen to have happened.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from lab.worker import Pen, Spec
 from process.children import until
 
 ENOUGH = 4000
-"""Characters of what went wrong: the beginning tells."""
 PATIENCE = 60.0
 """How long everybody may take to end once told; nothing here is a measurement."""
 
@@ -64,7 +63,6 @@ class Crowd:
         self.start(replace(self.specs[proc], proc=f"{proc.partition('+')[0]}+{self._successors}"))
 
     def kill(self, *procs: str) -> None:
-        """kill -9; several at once, if several are given."""
         pids = {proc: self.running.pop(proc) for proc in procs}
         for proc in pids:
             self.note("killed", victim=proc)
@@ -109,7 +107,6 @@ class Crowd:
         self.note("heal")
 
     def quiet(self, within: float) -> None:
-        """Until every thread has got something, or the time is over."""
         waiting = {(proc, actor) for proc in self.running for actor in self.specs[proc].actors}
         follow, end = Follow(self.directory), clock() + within
         while waiting and clock() < end:
@@ -141,7 +138,7 @@ class Crowd:
         return sum(path.read_bytes().count(b'"outcome": "ok", "token"') for path in self.directory.glob("*.jsonl"))
 
     def size(self, proc: str) -> int:
-        """Of its history: it has one once it does something."""
+        """Bytes of the history of a process; 0 until it does something."""
         path = self.directory / f"{proc}.jsonl"
         return path.stat().st_size if path.exists() else 0
 
@@ -170,7 +167,6 @@ class Follow:
         self._ends = {path: path.read_bytes().rfind(b"\n") + 1 for path in directory.glob("*.jsonl")}
 
     def lines(self) -> Iterator[Line]:
-        """What was written since the last time."""
         for path in self._directory.glob("*.jsonl"):
             end = self._ends.get(path, 0)
             with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Curator, in a Java process that does as it is told: the other side of a shared path.
+"""Curator in a Java process, driven by a test: the other side of a shared path.
 
     with Curator(f"127.0.0.1:{server.port}") as java:
         lock = java.mutex("/shared/a")           # also read_write, semaphore, semaphore_mutex, latch
@@ -7,15 +7,13 @@
         lock.give()
         waits.result(PATIENCE)
 
-Each handle is one object of Curator's with a thread of its own, so handles exclude each other as processes do; one that
-waits does nothing else meanwhile. All share one session; `java.version` says which Curator it is. For measuring, where
-instants are `time.monotonic_ns()`, one clock for all processes:
+Each handle is one object of Curator with a thread of its own, so handles exclude each other as processes do. A handle
+that waits does nothing else meanwhile. All share one session. Instants are `time.monotonic_ns()`, one clock for all
+processes. For measuring:
 
     with Curator(where, flags=SERVER) as java:   # one such process for each that contends
         java.mutex("/a").pairs(1000)             # seconds per free take and give; the first call warms up
         java.mutex("/a").contend(end_ns, 0.005).result(60)  # [(granted, released)], each held so many seconds
-
-The next grant, whosesoever, minus `released` is a hand-off.
 """
 
 from __future__ import annotations
@@ -25,9 +23,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import NamedTuple, Self
 
-from lab.curator_jars import compiled
-from lab.java_cache import Program
 from lab.java_process import PATIENCE, Failed, JavaProcess, read_as, read_holds
+from lab.java_programs import CURATOR, class_path
 from lab.servers import programs
 
 __all__ = ["LOG", "PATIENCE", "SERVER", "SMALL", "Curator", "Failed", "Handle", "Held", "Node"]
@@ -41,7 +38,6 @@ _number = itertools.count(1)
 
 class Held(NamedTuple):
     at: int
-    """When it was granted."""
     node: str
     """Empty where Curator does not tell: read-write, semaphore mutex, latch."""
     czxid: int
@@ -59,7 +55,6 @@ class Handle:
         self._java, self._name = java, name
 
     def begin(self, timeout: float | None = None, word: str = "") -> Future[Held | None]:
-        """Take without waiting for the answer."""
         milliseconds = -1 if timeout is None else round(timeout * 1000)
         return read_as(_held, self._java.tell(self._name, "take", milliseconds, word))
 
@@ -71,7 +66,7 @@ class Handle:
         return int(self.ask("give", word)[1])
 
     def participants(self, word: str = "") -> list[str]:
-        """Who takes part, in Curator's order: nodes, of a latch ids; its word `leader`: only who leads."""
+        """The participants, in Curator's order: nodes, or ids of a latch; with the word `leader` only the leader."""
         return self.ask("list", word)[1:]
 
     def revocable(self, word: str = "") -> None:
@@ -79,7 +74,6 @@ class Handle:
         self.ask("revocable", word)
 
     def asked(self, within: float = PATIENCE) -> bool:
-        """Whether somebody asks it to let go."""
         return self.ask("asked", round(within * 1000), within=within + PATIENCE) == ["yes"]
 
     def pairs(self, count: int) -> float:
@@ -101,19 +95,17 @@ class Curator:
         where: str,
         *,
         timeout: float = 10.0,
-        connecting: float = PATIENCE,
         flags: Sequence[str] = SMALL,
-        program: Program | None = None,
     ) -> None:
-        programs.require("zookeeper", "curator")
-        self.version, class_path = program or compiled()
-        times = [str(round(seconds * 1000)) for seconds in (timeout, connecting)]
+        programs.require("zookeeper")
+        times = [str(round(seconds * 1000)) for seconds in (timeout, PATIENCE)]
         self._process = JavaProcess(
-            [*flags, LOG, "-cp", class_path, "Curator", where, *times], "curator", starting=PATIENCE + connecting
+            [*flags, LOG, "-cp", class_path("curator", CURATOR), "Curator", where, *times],
+            "curator",
+            starting=2 * PATIENCE,
         )
 
     def mutex(self, path: str, *, namespace: str = "") -> Handle:
-        """InterProcessMutex."""
         return self._make("mutex", path, namespace)
 
     def read_write(self, path: str, *, namespace: str = "") -> Handle:
@@ -125,7 +117,6 @@ class Curator:
         return self._make("semaphore", path, namespace, permits)
 
     def semaphore_mutex(self, path: str, *, namespace: str = "") -> Handle:
-        """InterProcessSemaphoreMutex."""
         return self._make("semaphore-mutex", path, namespace)
 
     def latch(self, path: str, id: str, *, namespace: str = "") -> Handle:
@@ -133,7 +124,6 @@ class Curator:
         return self._make("latch", path, namespace, id)
 
     def revoke(self, node: str) -> None:
-        """Revoker.attemptRevoke."""
         self.tell("-", "revoke", node).result(PATIENCE)
 
     def nodes(self, path: str) -> list[Node]:
@@ -156,18 +146,13 @@ class Curator:
         return handle
 
     def tell(self, handle: str, *words: object) -> Future[list[str]]:
-        """The answer to come, in words; a Failed if it is an error."""
         return self._process.tell(handle, *words)
-
-    def log(self) -> str:
-        return self._process.log()
 
     def kill(self) -> None:
         """Without a goodbye: what it held stays until its session is over."""
         self._process.kill()
 
     def close(self) -> None:
-        """Its session is closed with it, what it held is free."""
         self._process.close()
 
     def __enter__(self) -> Self:

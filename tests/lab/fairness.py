@@ -1,20 +1,16 @@
-"""Who was overtaken: first come, first served among fair claims, where a history proves that it was broken.
+"""Find overtaken claims: first come, first served among fair claims.
 
-The rule: a claim holds only if the weight ahead of it and its own fit into the capacity. So of two that do not fit
-together, the later one cannot be valid while the earlier one still stands in line, whatever the earlier one knows of
-its own luck. Everything hangs on two proofs: that A stood *ahead of* B, and that it *still stood* when B was valid.
-When a call began proves neither: it may have been slow to join, or have lost its place and joined again.
+A claim holds only if the weight ahead of it and its own fit into the capacity. So of two that do not fit together, the
+later one cannot be valid while the earlier one is in the queue. That needs two proofs: A was ahead of B, and A was
+still in the queue when B was valid. The begin of a call proves neither.
 
-By ticket. Where the token is the place in line (all stores that dibs keeps lines in), A ahead of B means that its
-token is lower. A was granted with that same token, so it never lost its place; B was first valid before A was, so at
-that instant A stood ahead of it: an overtake.
+By ticket: where the token is the place in the queue, A with the lower token was ahead. It was granted with that token,
+so it never lost its place; if B was first valid before A was, B overtook A.
 
-By sight. Where tokens are given with the grant they say nothing of the line. But somebody looked: A was seen waiting
-at a place before B even called, so A is ahead; and it was seen waiting *at the same place* after B was valid, so it
-had stood there all the time, because a place once left is never given again: an overtake.
+By sight: where tokens are given with the grant, A was seen at a place before B called, and at the same place after B
+was valid. A place is never given again, so A was in the queue all the time.
 
-Neither accuses where one of the two may barge (`fair=False`), or where both fit together: then both may have been
-granted, and the earlier one be slow to hear of it.
+Neither applies to `fair=False`, or where both fit together.
 """
 
 from __future__ import annotations
@@ -39,7 +35,6 @@ class _Stood(NamedTuple):
 
 
 def overtakes(uses: Sequence[Use], sights: Sequence[Sight]) -> list[Overtake]:
-    """Of the grants of one name."""
     fair = [use for use in uses if use.fair and use.valid is not None]
     return [*_by_ticket(fair), *_by_sight(fair, sights)]
 
@@ -49,7 +44,7 @@ def conflict(one: int, other: int, capacity: int) -> bool:
 
 
 def _by_ticket(uses: Sequence[Use]) -> Iterator[Overtake]:
-    """From the end of the line to its front; of those behind, the earliest valid one of each weight is enough."""
+    """From the end of the queue to its front; of those behind, the earliest valid one of each weight is enough."""
     earliest: dict[int, Use] = {}
     for token, same in groupby(sorted(uses, key=_token, reverse=True), _token):
         here = list(same)
@@ -83,7 +78,7 @@ def _by_sight(uses: Sequence[Use], sights: Sequence[Sight]) -> Iterator[Overtake
 
 
 def _standing(sights: Sequence[Sight]) -> list[_Stood]:
-    """A look saw the line at some instant between its call and its return."""
+    """A look saw the queue at some instant between its call and its return."""
     seen: dict[tuple[str, int], _Stood] = {}
     for sight in sights:
         for use, place in sight.waiting:

@@ -1,8 +1,7 @@
-"""What can go wrong on a link, as data for the fault proxy.
+"""Faults of a link, as data for the fault proxy.
 
-`Cut` and `Hold` strike at a `Spot` of the stream: `at_message(n)` before the n-th message, or the n-th that fits
-`match`; `after_bytes(n)` when n bytes have gone by, in the middle of a message too. Both count from the moment the rule
-is set, over everything it applies to.
+`Cut` and `Hold` strike at a `Spot` of the stream: `at_message(n)` before the n-th message (that fits `match`),
+`after_bytes(n)` after n bytes. Both count from the moment at which the rule is added, over all its links.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ Match = Callable[[bytes], bool]
 
 class Direction(StrEnum):
     UP = "up"
-    """From the client to the server."""
     DOWN = "down"
 
 
@@ -49,16 +47,11 @@ class after_bytes:  # noqa: N801
 
 @dataclass(frozen=True)
 class Latency:
-    """Each message comes later by so many seconds, and by up to `jitter` more; never before the one ahead of it."""
-
     seconds: float
-    jitter: float = 0.0
 
 
 @dataclass(frozen=True)
 class Drip:
-    """One byte every so many seconds."""
-
     every: float
 
 
@@ -95,15 +88,14 @@ class Cut:
 
 @dataclass(frozen=True, eq=False)
 class Hold:
-    """What comes at that spot waits, and all behind it, until this is taken away; its sender may be gone by then.
+    """Holds back the data at that spot, and all behind it, until this is taken away; its sender may be gone by then.
 
-    `often`: as many messages are held so, each on a link of its own. See `Proxy.hold`.
+    `often`: how many messages are held, each on a link of its own. See `Proxy.hold`.
     """
 
     spot: Spot
     often: int = 1
     held: list[bytes] = field(default_factory=list)
-    """What was held back."""
     over: list[bool] = field(default_factory=list)
     """For each that waits no more: was it handed to the receiver? False: there was nobody any more."""
 

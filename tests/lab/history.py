@@ -1,15 +1,13 @@
-"""What happened: the files of a run, read into uses.
+"""Read the files of a run into a history of uses.
 
 Lines by their `op`: `acquire` before the call and `acquired` after it (outcome ok, busy or unknown), `seen` for a look
-at a hold (valid, and a lower bound of its deadline), `act` before a change of the resource, `release` before that call
-and `released` after it; `line` is a look at who waits where; `born` and `gone` frame a thread; `fault` is something
-that surely happened; `crash` is an error that nobody may get. The nemesis writes `killed` (dated before the signal),
-`heal` and faults of its own.
+at a hold (valid, and a lower bound of its deadline), `act` before a change of the resource, `release` and `released`
+around that call, `line` for a look at a queue, `born` and `gone` around a thread, `fault`, `crash`. The nemesis writes
+`killed` (dated before the signal), `heal` and faults of its own.
 
-When a use was valid: from the first instant at which its holder knew it, to the earliest of its last known deadline,
-the call of its release and the death of its process. A process that was stopped stays valid until its last known
-deadline, because nobody can tell it otherwise. A hold that was *seen lost before* that deadline was taken away; then
-only what was seen counts, up to the last look that found it valid. All of these err on the lock's side.
+A use is valid from the first instant at which its holder knew it, to the earliest of its last known deadline, the call
+of its release and the death of its process. If a hold was seen lost before its deadline, it counts as valid until the
+last look that found it so. All of these err on the lock's side.
 """
 
 from __future__ import annotations
@@ -37,8 +35,6 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class Use:
-    """One acquire and what followed."""
-
     proc: str
     thread: str
     n: int
@@ -81,12 +77,10 @@ class Use:
 
     @property
     def taken_away(self) -> bool:
-        """Lost while its own deadline had not passed."""
         return self.told < self.deadline
 
     @property
     def valid(self) -> Span | None:
-        """When it was surely valid, if it ever was."""
         end = min(self.deadline, self.release_called, self.died)
         if self.taken_away:
             end = min(end, self.valid_at)
@@ -112,7 +106,7 @@ class Use:
 
 
 class Sight(NamedTuple):
-    """Somebody looked at a line, between two instants, and saw uses at places."""
+    """A look at a queue between two instants: uses and their places."""
 
     name: str
     called: float
@@ -122,8 +116,6 @@ class Sight(NamedTuple):
 
 @dataclass
 class History:
-    """A whole run."""
-
     uses: list[Use] = field(default_factory=list)
     sights: list[Sight] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
@@ -132,7 +124,6 @@ class History:
     died: dict[str, float] = field(default_factory=dict)
     """By process: just before it was killed."""
     born: dict[tuple[str, str], float] = field(default_factory=dict)
-    """By process and thread."""
     healed: float | None = None
     ended: float = 0.0
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
-import signal
 import subprocess
 import threading
 from collections import deque
@@ -22,16 +20,14 @@ from concurrent.futures import Future
 from typing import Self, TypeVar
 
 from lab.servers import guard, programs
-from lab.servers.supervisor import until
 
 PATIENCE = 60.0
-"""How long anything may take that is not measured."""
 Read = TypeVar("Read")
 _number = itertools.count(1)
 
 
 class Failed(Exception):
-    """What Java threw."""
+    """An exception from Java."""
 
 
 class JavaProcess:
@@ -100,29 +96,14 @@ class JavaProcess:
     def log(self) -> str:
         return self._log.read_text(errors="replace")[-6000:]
 
-    def stop(self) -> None:
-        """SIGSTOP; returns once every thread stands still."""
-        os.kill(self.pid, signal.SIGSTOP)
-        # The kernel reports the stop of a child only after the last of its threads has stopped.
-        until(
-            lambda: os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT),
-            PATIENCE,
-            f"{self._name} stands still",
-        )
-
-    def cont(self) -> None:
-        """SIGCONT."""
-        os.kill(self.pid, signal.SIGCONT)
-
     def kill(self) -> None:
         """SIGKILL: the process cannot say goodbye to any server."""
         self._process.kill()
         self._process.wait()
 
     def close(self) -> None:
-        """The end of stdin tells the program to disconnect and to exit. A stopped process is continued first."""
+        """The end of stdin tells the program to disconnect and to exit."""
         assert self._process.stdin is not None
-        self._process.send_signal(signal.SIGCONT)  # does nothing to a process that has been waited for
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
@@ -141,7 +122,6 @@ class JavaProcess:
 
 
 def read_as(read: Callable[[list[str]], Read], answer: Future[list[str]]) -> Future[Read]:
-    """A future of the parsed reply."""
     told: Future[Read] = Future()
 
     def hand_on(done: Future[list[str]]) -> None:

@@ -1,17 +1,12 @@
-"""What a piece of code left behind: processes, threads, tasks, descriptors, files, and rows of a store.
+"""Find what a piece of code left behind: processes, threads, tasks, descriptors, files, and rows of a store.
 
     with leaks.watch(leaks.sqlite(path)):       # `async with` inside a coroutine
-        ...                                     # raises Leaked if anything of it stays
+        ...                                     # raises Leaked if anything stays
+    before = leaks.look(); ...; leaks.left(before, leaks.look())        # the same in two halves
 
-    before = leaks.look(); ...; leaks.left(before, leaks.look())        the same in two halves
-
-A *place* is where a store keeps things: a function that gives what lies there now, so that each store brings its own
-(`files`, `sqlite`; keys and nodes later). What was there before is not blamed on the code in between. Closing may take
-a moment: `settle` looks again until nothing is left or the time is over.
-
-Processes: all descendants, and whoever carries this process's mark in its environment, which outlives the death of its
-parent; only a grandchild forked without exec and orphaned escapes. Threads are those of the kernel, so that one which
-Python never heard of is seen too. Tasks are those of the running loop. Linux only.
+A *place* is a function that lists what a store keeps. Closing may take a moment: `settle` looks again until nothing is
+left. Processes are all descendants, and those with this process's mark in their environment; threads are those of the
+kernel; tasks are those of the running loop. Linux only.
 """
 
 from __future__ import annotations
@@ -32,7 +27,6 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 PATIENCE = 60.0
-"""How long what is being closed may take."""
 MARK = f"DIBS_LAB_OF_{os.getpid()}"
 os.environ[MARK] = "1"
 
@@ -49,8 +43,6 @@ class Thing(NamedTuple):
 
 
 class Leaked(AssertionError):
-    """Things were left behind; `things` has them."""
-
     def __init__(self, things: list[Thing]) -> None:
         super().__init__("left behind: " + "; ".join(map(str, things)))
         self.things = things
@@ -152,7 +144,6 @@ def command_line(pid: int) -> str:
 
 
 def command_lines() -> list[str]:
-    """Of all processes of the machine."""
     return [command_line(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
 
 
@@ -193,7 +184,7 @@ def descriptors() -> list[Thing]:
 
 
 def _ends(number: int) -> str:
-    """Of a socket: whose it is can only be told by its addresses."""
+    """The addresses of a socket: nothing else tells whose it is."""
     if not stat.S_ISSOCK(os.fstat(number).st_mode):
         return ""
     with socket.socket(fileno=os.dup(number)) as same:
@@ -218,7 +209,7 @@ def _fits(path: Path, patterns: tuple[str, ...]) -> bool:
 
 
 def rows(path: Path, query: str) -> Place:
-    """What a query finds in a SQLite file; nothing if nobody has written to it yet."""
+    """The rows that a query finds in a SQLite file; none if nobody has written to it yet."""
 
     def there() -> list[Thing]:
         if not path.exists() or not path.stat().st_size:

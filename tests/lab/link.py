@@ -1,15 +1,13 @@
-"""One proxied connection: a `Link` of two `Flow`s, which carry messages one way each, through the faults of the day.
+"""One proxied connection: a `Link` of two `Flow`s, one for each direction.
 
-A flow reads as fast as it can and delivers in order, so its sender never notices that something waits. What it has read
-travels on when its sender is gone, and so does its sender's end, behind it. Everything here runs in the proxy's loop;
-counters may be read from anywhere.
+A flow reads at once and delivers in order, so its sender does not notice a delay. What it has read is still delivered
+when its sender is gone. Everything here runs in the proxy's loop; any thread may read the counters.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import random
 import socket
 import struct
 from collections.abc import Callable
@@ -45,8 +43,6 @@ class Rule:
 
 
 class Rules:
-    """All that is wrong now."""
-
     def __init__(self, told: Callable[[], None]) -> None:
         self.all: list[Rule] = []
         self.told = told
@@ -68,24 +64,17 @@ class Rules:
         self.told()
 
     async def change(self, within: float) -> None:
-        """Until something is set or healed, or the time is over."""
         await asyncio.wait([self._change], timeout=None if math.isinf(within) else within)
 
 
 class Unit(NamedTuple):
-    """A message on its way, or the end of its sender."""
-
     data: bytes
     at: float
-    luck: float
-    """Drawn for each message, whatever is wrong: so jitter depends on the seed and nothing else."""
     last: bool = False
     reset: bool = False
 
 
 class Over(Exception):
-    """The link ends now."""
-
     def __init__(self, reset: bool) -> None:
         super().__init__()
         self.reset = reset
@@ -93,29 +82,22 @@ class Over(Exception):
 
 @dataclass(eq=False)
 class Flow:
-    """One direction of a link."""
-
     link: Link
     direction: Direction
     rules: Rules
     splitter: Splitter | None
-    seed: str
     passed: Count = field(default_factory=Count)
     dropped: Count = field(default_factory=Count)
     held: Count = field(default_factory=Count)
-    """What had to wait for a `Hold` or a `Stall`."""
-    delays: list[float] = field(default_factory=list)
-    """How much later than it came each message was due that `Latency` made wait."""
+    """Messages that waited for a `Hold` or a `Stall`."""
     deaf: bool = False
     """It lost something, and stays silent."""
     ended: bool = False
     """The receiver was told that its sender has gone."""
     broken: bool = False
-    """The receiver has gone."""
 
     def __post_init__(self) -> None:
         self._queue: asyncio.Queue[Unit] = asyncio.Queue()
-        self._dice = random.Random(self.seed)
         self._number = 0
 
     async def read(self, source: socket.socket) -> None:
@@ -139,7 +121,7 @@ class Flow:
         return text
 
     def _put(self, data: bytes, last: bool = False, reset: bool = False) -> None:
-        self._queue.put_nowait(Unit(data, asyncio.get_running_loop().time(), self._dice.random(), last, reset))
+        self._queue.put_nowait(Unit(data, asyncio.get_running_loop().time(), last, reset))
 
     async def write(self, sink: socket.socket) -> None:
         while True:
@@ -156,18 +138,16 @@ class Flow:
         loop = asyncio.get_running_loop()
         stalled = False
         while True:
-            late = [one.seconds + one.jitter * unit.luck for one in self.rules.of(Latency, self)]
+            late = sum(one.seconds for one in self.rules.of(Latency, self))
             stall = bool(self.rules.of(Stall, self))
             if stall and not stalled:
                 stalled = True
                 self.held.add(len(unit.data))
                 self.rules.told()
-            pause = math.inf if stall else unit.at + sum(late) - loop.time()
+            pause = math.inf if stall else unit.at + late - loop.time()
             if pause <= 0:
-                break
+                return
             await self.rules.change(pause)
-        if late and not unit.last:
-            self.delays.append(sum(late))
 
     async def _deliver(self, data: bytes, sink: socket.socket) -> None:
         if self.deaf:
@@ -233,7 +213,6 @@ class Flow:
         return not self.broken
 
     def discard(self) -> None:
-        """What is still on its way when the link ends is lost."""
         while not self._queue.empty():
             unit = self._queue.get_nowait()
             if not unit.last:
@@ -257,15 +236,9 @@ class Flow:
 class Link:
     """One connection through the proxy; it stays in the proxy's list when it is over."""
 
-    def __init__(
-        self, number: int, client: socket.socket, rules: Rules, splitter: Splitter | None, seed: object
-    ) -> None:
-        self.number = number
+    def __init__(self, client: socket.socket, rules: Rules, splitter: Splitter | None) -> None:
         self.peer: tuple[str, int] = client.getpeername()
-        """The client's address."""
-        self.up, self.down = (
-            Flow(self, direction, rules, splitter, f"{seed}-{number}-{direction}") for direction in Direction
-        )
+        self.up, self.down = (Flow(self, direction, rules, splitter) for direction in Direction)
         self.open = True
         self.was_reset = False
         self.error: ExceptionGroup[Exception] | None = None
@@ -282,7 +255,6 @@ class Link:
         self._task = asyncio.get_running_loop().create_task(self._run(target))
 
     async def cut(self, reset: bool) -> None:
-        """End it from outside."""
         assert self._task is not None
         self.was_reset = self.was_reset or (reset and self.open)
         self._task.cancel()
@@ -306,7 +278,7 @@ class Link:
             self._close()
 
     async def _connect(self, target: Callable[[], tuple[str, int]]) -> None:
-        """What keeps data from going up keeps a connection from being made."""
+        """A fault that stops data going up also stops the connection."""
         if self._rules.of(Stall, self.up):
             self.up.held.add(0)
             self._rules.told()

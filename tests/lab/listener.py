@@ -1,10 +1,9 @@
-"""Listeners that do not do what a server does, each with a bad manner.
+"""Listeners that misbehave, for clients that expect a server.
 
     with Listener("redis", hangs_up) as bad:
-        dibs.connect(bad.url)           # bad.calls: how many connections it was given
+        dibs.connect(bad.url)           # bad.calls: the number of its connections
 
-A *manner* is what happens on one connection, from its first byte to its end; it runs in a thread of its own, and ends
-when the other side does or the listener is closed. Here are those that need no protocol.
+A *manner* handles one connection, in a thread of its own.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Which faults a store is tried by: one entry for each store, and nothing else knows of it.
+"""The faults by which each store is tried. A new store adds an entry to GROUNDS.
 
-A new store adds itself to GROUNDS: how to get a fresh one in a directory for the time of a run (a `Site`, with what is
-left there when everybody has closed), how many workers of what kind fight for what, the faults inside the workers
-(`habits`, see worker.py) and around them (`faults`, names of nemesis.FAULTS; a server's restarts and a proxy's cuts are
-added there), and which versions belong into a report.
+An entry says how to get a fresh store in a directory (a `Site`), how many workers of what kind use it, and the faults
+inside the workers (`habits`, see worker.py) and around them (`faults`, names of nemesis.FAULTS).
 """
 
 from __future__ import annotations
@@ -36,24 +34,17 @@ TARGETS = [
 
 @dataclass(frozen=True)
 class Site:
-    """The store of one run."""
-
     url: str
     left: Callable[[], list[str]] = list
-    """What is there though everybody has closed."""
+    """Lists what is left after all clients closed."""
     versions: dict[str, str] = field(default_factory=dict)
     path: Path | None = None
-    """If it is a file."""
     ensemble: Ensemble | None = None
-    """If it is ZooKeeper."""
     lone: Lone | None = None
-    """If it is one server."""
 
 
 @dataclass(frozen=True)
 class Ground:
-    """How a store is tried."""
-
     site: Callable[[Path], AbstractContextManager[Site]]
     procs: int
     faults: dict[str, int]
@@ -82,7 +73,7 @@ def _sqlite(directory: Path) -> Iterator[Site]:
 
 
 def sqlite_left(directory: Path) -> list[str]:
-    """Whoever comes next sweeps what the dead left, some of it only once its time has run out: nothing may stay."""
+    """The next client sweeps what dead ones left, some of it only after a timeout: nothing may stay."""
     path = directory / "store"
 
     def left() -> list[str]:
@@ -94,7 +85,7 @@ def sqlite_left(directory: Path) -> list[str]:
 
 
 def _in_the_end(left: Callable[[], list[str]]) -> list[str]:
-    """What is still there when time enough to sweep it has passed."""
+    """Poll until nothing is left, for the time in which it must be swept."""
     end = clock() + SWEPT_WITHIN
     while (there := left()) and clock() <= end:
         time.sleep(0.1)
@@ -117,8 +108,8 @@ def _one(name: str, ways: Ways) -> Callable[[Path], AbstractContextManager[Site]
 
 
 def left_on(server: Lone) -> list[str]:
-    """What the dead left, and the graves of those who gave up, go when somebody comes by once their time is over: who
-    has been through every line must find nothing behind, in the end."""
+    """Clients sweep expired claims and tombstones from each queue they use: a client that has used every queue must
+    find nothing left in the end."""
 
     def left() -> list[str]:
         with dibs.connect(server.url) as newcomer:

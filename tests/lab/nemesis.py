@@ -1,9 +1,7 @@
-"""The nemesis: does harm to a crowd of workers by a seeded schedule, always heals, and counts only what it saw happen.
+"""Inject faults into a crowd of workers by a seeded schedule, always heal, and count only faults that happened.
 
-A `Fault` begins now and gives what ends it, and when; kills end at once; one that cannot begin yet says `NotNow`. What
-happens inside the workers (a hogged interpreter, a fork, a cancelled call, a body past its lease) they draw themselves,
-from `habits` of their spec and the same seed, and note once it happened. What a store suffers (a restart, a cut line)
-joins as one more entry of FAULTS, made for a `Place` that knows the store; it is noted by its name there.
+A `Fault` begins now and returns its end and when that is due; one that cannot begin yet raises `NotNow`. Faults inside
+the workers (a hogged interpreter, a fork, a cancelled call) are drawn by the workers, from `habits` of their spec.
 """
 
 from __future__ import annotations
@@ -24,8 +22,6 @@ from lab.surface import clock
 
 @dataclass(frozen=True)
 class Place:
-    """What a fault may harm."""
-
     crowd: Crowd
     dice: random.Random
     lease: float
@@ -87,7 +83,6 @@ def restart_a_node(place: Place) -> Ending | None:
 
 
 def stop_a_node(place: Place) -> Ending | None:
-    """SIGSTOP, for less or more than a session lives without it."""
     ensemble = _whole(place)
     ensemble.stop(place.dice.choice(ensemble.nodes))
     return _mended(place, place.dice.uniform(0.2, 2.0) * place.lease, "node stopped")
@@ -108,7 +103,6 @@ def silence_a_node(place: Place) -> Ending | None:
 
 
 def cut_a_node_off(place: Place) -> Ending | None:
-    """Its connections with the others end, and it gets no new ones."""
     ensemble = _whole(place)
     ensemble.cut_off(place.dice.choice(ensemble.nodes))
     return _mended(place, place.dice.uniform(0.2, 2.0) * place.lease, "node cut off")
@@ -130,7 +124,7 @@ def _ensemble(place: Place) -> Ensemble:
 
 
 def _whole(place: Place) -> Ensemble:
-    """One harm at a time: of three nodes two must be able to agree, or nothing is tried but patience."""
+    """One fault at a time: two of three nodes must be able to agree."""
     if not (ensemble := _ensemble(place)).whole():
         raise NotNow
     return ensemble
@@ -145,7 +139,6 @@ def restart_the_server(place: Place) -> Ending | None:
 
 
 def stop_the_server(place: Place) -> Ending | None:
-    """SIGSTOP, for less or more than a lease."""
     server = _serving(place)
     server.stop()
     place.crowd.fault("server stopped")
@@ -153,7 +146,7 @@ def stop_the_server(place: Place) -> Ending | None:
 
 
 def end_subscriptions(place: Place) -> Ending | None:
-    """Whoever waits hears nothing, until it is connected again."""
+    """Waiters are not notified until they are connected again."""
     if _serving(place).end_connections("waiting"):
         place.crowd.fault("subscriptions ended")
     return None
@@ -198,8 +191,6 @@ FAULTS: dict[str, Fault] = {
 
 
 class Nemesis:
-    """One run of harm."""
-
     def __init__(self, place: Place, faults: dict[str, int], gap: float) -> None:
         """`faults`: the names of those that apply, and how often each comes; `gap`: the mean time between two."""
         self._place, self._faults, self._gap = place, faults, gap

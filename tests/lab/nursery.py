@@ -1,8 +1,7 @@
-"""Worker processes by the dozen: one interpreter has imported everything and forks them, at a few milliseconds each.
+"""Start many workers quickly: one process imports everything and forks them.
 
-`Nursery` is the test's side; run as a program this file is the other side, told what to do by lines on stdin. It has
-no thread and no client of its own, so a fork of it is as good as new. It reaps only when told: until then a dead
-worker's pid is nobody else's, and a signal meant for it cannot hit a stranger. Everybody dies with it, and it with us.
+`Nursery` is the side of the test; run as a program, this file is the other side, told what to do by lines on stdin. It
+reaps a worker only when told, so a signal cannot hit another process with the same pid. Workers die with it.
 """
 
 from __future__ import annotations
@@ -23,12 +22,10 @@ from process.children import PATIENCE, Child, until
 
 TESTS = Path(__file__).parents[1]
 BACKENDS = ("dibs.backends.memory", "dibs.backends.sqlite.store", "dibs.backends.zookeeper.store")
-"""What a client imports only when it is made: here once for all."""
+"""Imported here once, which a client does when it is made."""
 
 
 class Nursery:
-    """Starts workers, and tells what became of them."""
-
     def __init__(self) -> None:
         # -P: this folder's `resource` must not stand before that of the standard library.
         path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
@@ -68,13 +65,11 @@ def state_of(pid: int) -> str:
 
 
 def stopped(pid: int) -> None:
-    """SIGSTOP, and wait until every thread of it stands still."""
     os.kill(pid, signal.SIGSTOP)
     until(lambda: state_of(pid) in "TZ", PATIENCE, what=f"pid {pid} stopped")
 
 
 def killed(pid: int) -> None:
-    """kill -9, and wait until it is dead."""
     os.kill(pid, signal.SIGKILL)
     until(lambda: state_of(pid) == "Z", PATIENCE, what=f"pid {pid} dead")
 

@@ -1,19 +1,18 @@
-"""A TCP proxy that does to a connection what a network can do. It has a thread of its own; calls are synchronous.
+"""A TCP proxy with faults. It has a thread of its own; calls are synchronous.
 
     with Proxy(("127.0.0.1", server_port), splitter=splitters.resp) as proxy:
         client = connect(proxy.port)
         hold = proxy.hold(UP, at_message(match=lambda text: b"INCR" in text))
-        ...                                  the client asks, waits in vain, gives up, disconnects
-        hold.await_held()                    it really happened
-        hold.deliver()                       and now the server gets it
-        proxy.add(Latency(0.05, jitter=0.1)); proxy.add(BlackHole(), DOWN, link=proxy.links[0])
-        proxy.reset()                        all links, at once
+        ...                                  # the client sends a request, times out and disconnects
+        hold.await_held()
+        hold.deliver()                       # now the server gets the request
+        proxy.add(BlackHole(), DOWN, link=proxy.links[0])
+        proxy.reset()                        # all links, at once
         proxy.heal()
 
-Faults (lab.faults) concern links there are and links to come, until removed. A message is what the splitter finds
-(lab.splitters) and is forwarded when it is whole; without one it is whatever came in one piece. Every link counts per
-direction what it passed, dropped, held and delayed (`link.up.dropped.bytes`): a test asserts that its fault happened,
-and waits for that with `wait_for`, which blocks. In an event loop: `await asyncio.to_thread(proxy.wait_for, ...)`.
+A fault (lab.faults) applies to present and future links until it is removed. A message is forwarded when the splitter
+finds it whole; without a splitter a message is what came in one piece. Each link counts messages per direction
+(`link.up.dropped.bytes`): a test waits with `wait_for` until its fault has happened.
 """
 
 from __future__ import annotations
@@ -33,18 +32,16 @@ from lab.splitters import Splitter
 T = TypeVar("T")
 UP, DOWN = Direction.UP, Direction.DOWN
 PATIENCE = 60.0
-"""How long anything may take that is not measured."""
 _BACKLOG = 512
 
 
 class Proxy:
-    def __init__(self, target: tuple[str, int], *, splitter: Splitter | None = None, seed: object = 0) -> None:
+    def __init__(self, target: tuple[str, int], *, splitter: Splitter | None = None) -> None:
         self.target = target
         """Where new links lead; may be changed at any time."""
         self.links: list[Link] = []
         """All there ever were, in the order of their beginning."""
         self._splitter = splitter
-        self._seed = seed
         # Bound and never listening: it keeps the port ours while the listener is closed.
         self._port_keeper = _bound(0)
         self.port: int = self._port_keeper.getsockname()[1]
@@ -59,7 +56,7 @@ class Proxy:
         ready.result(PATIENCE)
 
     def add(self, fault: Fault, *directions: Direction, link: Link | None = None) -> Rule:
-        """Let something go wrong; both directions unless said otherwise."""
+        """Both directions unless said otherwise."""
         rule = Rule(fault, directions or (UP, DOWN), link)
         self._do(self._change(lambda rules: rules.append(rule)))
         return rule
@@ -75,7 +72,7 @@ class Proxy:
         return Holding(self, self.add(fault, direction, link=link), fault)
 
     def heal(self) -> None:
-        """All is well again. What was held arrives; links that lost something are reset, for TCP never skips."""
+        """Remove all faults. What was held arrives; links that lost something are reset, for TCP never skips."""
         self._do(self._heal())
 
     def reset(self, link: Link | None = None) -> None:
@@ -87,7 +84,7 @@ class Proxy:
         self._do(self._cut([link] if link else self.links, reset=False))
 
     def wait_for(self, condition: Callable[[], T], within: float = PATIENCE, what: str = "the condition") -> T:
-        """What `condition` gives once it is true; asked again whenever something happens here."""
+        """The result of `condition` once it is true; asked again whenever something happens here."""
         end = time.monotonic() + within
         with self._news:
             while not (seen := condition()):
@@ -126,7 +123,6 @@ class Proxy:
         return f"<Proxy {self.port} of {self.target}, links open: {len(self.open_links)}, {counts}>"
 
     def _do(self, doing: Coroutine[Any, Any, None]) -> None:
-        """In the proxy's own thread, and done when this returns."""
         asyncio.run_coroutine_threadsafe(doing, self._loop).result(PATIENCE)
 
     async def _run(self, ready: Future[None]) -> None:
@@ -186,15 +182,13 @@ class Proxy:
         except OSError:  # the same
             client.close()
             return
-        link = Link(len(self.links), client, self._rules, self._splitter, self._seed)
+        link = Link(client, self._rules, self._splitter)
         self.links.append(link)
         link.start(lambda: self.target)
         self._tell()
 
 
 class Holding:
-    """Messages that the proxy holds back."""
-
     def __init__(self, proxy: Proxy, rule: Rule, fault: Hold) -> None:
         self._proxy = proxy
         self._rule = rule
@@ -205,7 +199,6 @@ class Holding:
         return list(self._fault.held)
 
     def await_held(self, count: int = 1, within: float = PATIENCE) -> list[bytes]:
-        """Until so many are held back."""
         self._proxy.wait_for(lambda: len(self._fault.held) >= count, within, f"{count} held")
         return self.messages
 

@@ -1,4 +1,4 @@
-"""Redisson, in a Java process that does as it is told: the other side of a shared name.
+"""Redisson in a Java process, driven by a test: the other side of a shared name.
 
     with Redisson(f"127.0.0.1:{server.port}") as java:
         lock = java.lock("a")               # also fair, spin, fenced, read, write, multi
@@ -12,33 +12,27 @@ Redisson binds a hold to a thread. Each handle has a thread of its own, so handl
 `beside=other` shares the other's thread and with it the holder. A handle that waits does nothing else meanwhile. All
 handles of a process share one client. `java.client_id` is its UUID and `handle.holder` is the field in Redis's hash.
 Times are seconds; instants are `time.monotonic_ns()`, one clock for all processes. What Java throws raises Failed.
-
-For measuring, as in curator.py:
-
-    with Redisson(address, flags=SERVER) as java:   # one such process for each contender
-        java.lock("a").pairs(1000)                  # seconds per lock and unlock; the first call warms up
-        java.lock("a").contend(end_ns, 0.005).result(60)
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import Future
+from functools import partialmethod
 from typing import Literal, NamedTuple, Self
 
-from lab.java_process import PATIENCE, Failed, JavaProcess, read_as, read_holds
-from lab.redisson_jars import NEWEST, VERSIONS, class_path
+from lab.java_process import PATIENCE, Failed, JavaProcess, read_as
+from lab.java_programs import REDISSON as NEWEST
+from lab.java_programs import REDISSONS as VERSIONS
+from lab.java_programs import class_path
 
 __all__ = [
-    "NEWEST", "PATIENCE", "SERVER", "SMALL", "VERSIONS", "Failed", "Fenced", "Handle", "Held", "Latch", "Lock",
+    "NEWEST", "PATIENCE", "SMALL", "VERSIONS", "Failed", "Fenced", "Handle", "Held", "Latch", "Lock",
     "Permits", "Redisson", "Semaphore", "State", "Topology",
 ]  # fmt: skip
 
 SMALL = ("-Xmx96m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto")
-SERVER = ("-Xmx256m", "-XX:+UseSerialGC")
-"""With the compiler that a measurement owes to Java."""
-STARTING = 2 * PATIENCE
 Topology = Literal["single", "sentinel", "cluster"]
 Sharded = Literal["AUTO", "ON", "OFF"]
 _FAIR_WAIT = 300.0
@@ -48,19 +42,17 @@ _serial = itertools.count(1)
 
 class Held(NamedTuple):
     at: int
-    """When it was granted."""
     token: int
-    """Of a fenced lock, otherwise 0."""
+    """0 unless the lock is fenced."""
     ids: list[str]
-    """Of expirable permits."""
+    """Ids of expirable permits."""
 
 
 class State(NamedTuple):
     locked: bool
     held_by_me: bool
-    """By the handle's thread."""
     holds: int
-    """Of the handle's thread."""
+    """Holds of the handle's thread."""
     ttl_ms: int
     """-2 where there is no key, -1 where it never expires."""
 
@@ -118,17 +110,8 @@ class Lock(Handle):
         locked, mine, holds, ttl = self.ask("state")[1:]
         return State(locked == "true", mine == "true", int(holds), int(ttl))
 
-    def pairs(self, count: int) -> float:
-        return float(self.ask("pairs", count, within=600)[1])
-
-    def contend(self, until_ns: int, hold: float = 0.0) -> Future[list[tuple[int, int]]]:
-        """Lock and unlock, again and again; for each hold when it was granted and when its release began."""
-        return read_as(read_holds, self.begin("contend", until_ns, round(hold * 1e6)))
-
 
 class Fenced(Lock):
-    """RFencedLock."""
-
     def token(self) -> int:
         """The newest one; 0 where none was ever given."""
         token = self.ask("token")[1]
@@ -136,8 +119,6 @@ class Fenced(Lock):
 
 
 class Semaphore(Handle):
-    """RSemaphore."""
-
     def begin_take(self, n: int = 1, timeout: float | None = None) -> Future[Held | None]:
         return read_as(_held, self.begin("take", n, _milliseconds(timeout)))
 
@@ -155,17 +136,8 @@ class Semaphore(Handle):
         """Whether there was no number before."""
         return self._truth("set", n)
 
-    def add_permits(self, n: int) -> None:
-        self.ask("add", n)
-
-    def drain(self) -> int:
-        """How many there were."""
-        return self._number("drain")
-
 
 class Permits(Handle):
-    """RPermitExpirableSemaphore."""
-
     def begin_take(self, n: int = 1, timeout: float | None = None, lease: float | None = None) -> Future[Held | None]:
         """Without a lease a permit never expires."""
         return read_as(_held, self.begin("take", n, _milliseconds(timeout), _milliseconds(lease)))
@@ -190,17 +162,8 @@ class Permits(Handle):
         """Whether there was no number before."""
         return self._truth("set", n)
 
-    def add_permits(self, n: int) -> None:
-        self.ask("add", n)
-
-    def update_lease(self, id: str, lease: float) -> bool:
-        """Whether the permit was still there."""
-        return self._truth("lease", id, _milliseconds(lease))
-
 
 class Latch(Handle):
-    """RCountDownLatch."""
-
     def set_count(self, n: int) -> bool:
         """Whether there was no count before."""
         return self._truth("set", n)
@@ -235,69 +198,42 @@ class Redisson:
         prefix: str = "",
         timeout: float = 3.0,
         version: str = NEWEST,
-        flags: Sequence[str] = SMALL,
     ) -> None:
-        self.version, path = class_path(version)
         listed = addresses.split(",") if isinstance(addresses, str) else addresses
         urls = ",".join(address if "://" in address else f"redis://{address}" for address in listed)
         # 3.27 cannot be told the fair wait or the sharded mode: their defaults are left unsaid.
         wait = "" if fair_wait == _FAIR_WAIT else _milliseconds(fair_wait)
         options = [topology, urls, service, _milliseconds(watchdog), wait, sharded, prefix, _milliseconds(timeout)]
         self._process = JavaProcess(
-            [*flags, "-cp", path, "RedissonProgram", *map(str, options)], "redisson", starting=STARTING
+            [*SMALL, "-cp", class_path("redisson", version), "RedissonProgram", *map(str, options)],
+            "redisson",
+            starting=2 * PATIENCE,
         )
         self.client_id = self._process.ready[0]
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def lock(self, name: str, *, beside: Handle | None = None) -> Lock:
-        return self._lock("lock", name, beside)
-
-    def fair(self, name: str, *, beside: Handle | None = None) -> Lock:
-        return self._lock("fair", name, beside)
-
-    def spin(self, name: str, *, beside: Handle | None = None) -> Lock:
-        return self._lock("spin", name, beside)
-
-    def read(self, name: str, *, beside: Handle | None = None) -> Lock:
-        """The read side of a read-write lock."""
-        return self._lock("read", name, beside)
-
-    def write(self, name: str, *, beside: Handle | None = None) -> Lock:
-        """The write side of a read-write lock."""
-        return self._lock("write", name, beside)
-
-    def multi(self, names: Iterable[str], *, beside: Handle | None = None) -> Lock:
-        """RMultiLock of plain locks."""
-        return self._lock("multi", " ".join(names), beside)
-
-    def _lock(self, kind: str, name: str, beside: Handle | None) -> Lock:
+    def _make(self, kind: str, name: str, *, beside: Handle | None = None) -> Lock:
         return Lock(self._process, self.client_id, kind, name, beside)
+
+    lock = partialmethod(_make, "lock")
+    fair = partialmethod(_make, "fair")
+    spin = partialmethod(_make, "spin")
+    read = partialmethod(_make, "read")
+    write = partialmethod(_make, "write")
+
+    def multi(self, names: Iterable[str]) -> Lock:
+        return self._make("multi", " ".join(names))
 
     def fenced(self, name: str, *, beside: Handle | None = None) -> Fenced:
         return Fenced(self._process, self.client_id, "fenced", name, beside)
 
-    def semaphore(self, name: str, *, beside: Handle | None = None) -> Semaphore:
-        return Semaphore(self._process, self.client_id, "semaphore", name, beside)
+    def semaphore(self, name: str) -> Semaphore:
+        return Semaphore(self._process, self.client_id, "semaphore", name, None)
 
-    def permits(self, name: str, *, beside: Handle | None = None) -> Permits:
-        return Permits(self._process, self.client_id, "permits", name, beside)
+    def permits(self, name: str) -> Permits:
+        return Permits(self._process, self.client_id, "permits", name, None)
 
-    def latch(self, name: str, *, beside: Handle | None = None) -> Latch:
-        return Latch(self._process, self.client_id, "latch", name, beside)
-
-    def log(self) -> str:
-        return self._process.log()
-
-    def stop(self) -> None:
-        """SIGSTOP; returns once every thread stands still."""
-        self._process.stop()
-
-    def cont(self) -> None:
-        """SIGCONT."""
-        self._process.cont()
+    def latch(self, name: str) -> Latch:
+        return Latch(self._process, self.client_id, "latch", name, None)
 
     def kill(self) -> None:
         """SIGKILL: its holds stay until their leases end."""

@@ -1,6 +1,6 @@
-"""What a run came to: figures for a file, and a text for people.
+"""The result of a run: figures for a file, and a text for people.
 
-Zero violations in n hand-overs do not mean never: with 95 % confidence they mean fewer than 3/n for each hand-over.
+Zero violations in n hand-overs mean, with 95 % confidence, fewer than 3/n for each hand-over.
 """
 
 from __future__ import annotations
@@ -87,7 +87,6 @@ def report(
 
 
 def versions(more: dict[str, str]) -> dict[str, str]:
-    """Of everything that a result may depend on."""
     return {
         "dibs": dibs.__version__,
         "python": platform.python_version(),

@@ -1,18 +1,15 @@
-"""The protected thing, twice: one that believes in the lock, and one that compares the token.
+"""A protected resource, twice: `Naive` trusts the lock, `Fenced` compares the token.
 
     naive = Naive(path)                      fenced = Fenced(path)
     value = naive.begin()                    value = fenced.begin(token)     None: the token is stale
     ... work under the lock ...              ... work under the lock ...
     naive.write(value + 1)                   fenced.write(token, value + 1)  False: the token is stale
 
-Both are counters in a file, for any number of threads and processes; give each a path of its own. Every call is one
-atomic step under the file's own OS lock, and `Fenced` compares and writes in that same step. `begin` registers the
-token, so that whoever read before cannot write after it any more. `tally()` tells what happened, from the file alone;
-it counts an update as acknowledged once it is in the file, and an update is `value + 1` of a value that was read.
+Both are counters in a file, for any number of threads and processes. Each call is one atomic step under an OS lock of
+the file. `tally()` counts from the file alone what was written and lost.
 
-The file is its own journal: one record of 128 bytes for each call, written by one call within one page, so a kill
-leaves it whole or not there; nothing is kept in memory and nothing need be closed. A process *stopped* in the middle
-of a step keeps the others waiting until it goes on: a step takes some ten microseconds.
+The file is a journal: a record of 128 bytes for each call, written at once within one page, so a kill leaves it whole
+or absent. A process that is stopped within a step blocks the others.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from itertools import accumulate
 from pathlib import Path
 
 SIZE = 128
-"""Of a record; it divides a page, so that none lies across two."""
+"""Bytes of a record; it divides a page, so that none lies across two."""
 
 
 class Step(StrEnum):
@@ -39,8 +36,6 @@ class Step(StrEnum):
 
 @dataclass(frozen=True)
 class Record:
-    """One call, and how the resource stood after it."""
-
     step: Step
     at: float = 0.0
     pid: int = 0
@@ -63,12 +58,10 @@ NEW = Record(Step.BEGUN)
 
 @dataclass(frozen=True)
 class Tally:
-    """What happened to a resource."""
-
     acknowledged: int
     """Updates that were written; each was told so."""
     lost: int
-    """Of those, how many are not in the value any more: somebody wrote over them without having seen them."""
+    """Acknowledged updates missing from the value: somebody wrote over them without having seen them."""
     refused: int
     """Calls with a stale token that changed nothing."""
     stale: int
@@ -117,7 +110,6 @@ class Naive:
         return self.journal.step(lambda last: _record(Step.BEGUN, value=last.value)).value
 
     def write(self, value: int, token: int = 0) -> None:
-        """Write the value back; the token is only noted."""
         self.journal.step(lambda last: _record(Step.WRITTEN, token, value=value))
 
     def tally(self) -> Tally:
@@ -136,7 +128,6 @@ class Fenced:
         return None if made.step is Step.REFUSED else made.value
 
     def write(self, token: int, value: int) -> bool:
-        """Write the value back, unless a higher token was seen."""
         return self.journal.step(lambda last: _admit(Step.WRITTEN, last, token, value)).step is Step.WRITTEN
 
     def tally(self) -> Tally:
@@ -168,5 +159,4 @@ def _record(step: Step, token: int = 0, highest: int = 0, value: int = 0) -> Rec
 
 
 def _whole(file: int) -> int:
-    """Where the last whole record ends."""
     return os.fstat(file).st_size // SIZE * SIZE

@@ -1,7 +1,7 @@
-"""Runs the fault matrix of a store for as long as you like; `scripts/soak STORE SECONDS [SEED] [--json FILE]`.
+"""Run the fault matrix of a store for as long as you like: `scripts/soak STORE SECONDS [SEED] [--json FILE]`.
 
-Prints what `report.py` says, appends it as one line of JSON, and ends with status 1 if anything was violated. The seed
-draws the workload and the faults; how the threads of the machine interleave is not in its power.
+Prints the report, appends it as one line of JSON, and ends with status 1 if anything was violated. The seed draws the
+workload and the faults, not how threads interleave.
 """
 
 from __future__ import annotations

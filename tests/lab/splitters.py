@@ -1,8 +1,7 @@
-"""Where a message ends: one function for each protocol that a store speaks, for the fault proxy.
+"""Find the end of a message: one function for each protocol, for the fault proxy.
 
-A splitter is given what has arrived since the last message ended, and how many messages that direction has carried
-before; it gives the length of the first message, or 0 while that is not whole yet. After a TLS handshake nothing of
-this applies.
+A splitter gets the bytes since the last message, and the number of messages before it in that direction; it returns the
+length of the first message, or 0 if that is not whole yet. Not for TLS.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ _ATTRIBUTE = ord("|")
 
 
 def lines(text: bytes, number: int) -> int:
-    """Up to and with a line feed."""
     return text.find(b"\n") + 1
 
 

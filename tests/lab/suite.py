@@ -1,9 +1,9 @@
-"""The contract suite on servers, which all workers of a run share: a pytest plugin that conftest.py loads.
+"""The contract suite on servers that all workers of a run share: a pytest plugin, loaded by conftest.py.
 
     pytest src/dibs/testing/contract --dibs-store zookeeper=lab.suite:zookeeper
 
-Each test has a store of its own on them: a chroot, a prefix, a schema. Where the programs of a store are missing, its
-tests are left out, or, with DIBS_REQUIRE_SERVERS=1, the run fails.
+Each test has a store of its own on them: a chroot, a prefix, a schema. Tests of a store whose programs are missing are
+left out, or, with DIBS_REQUIRE_SERVERS=1, the run fails.
 """
 
 from __future__ import annotations
@@ -42,12 +42,10 @@ _HOP = 0.05
 
 
 def three(_: Path) -> str:
-    """On an ensemble, all of whose servers are named."""
     return f"zookeeper://{hosts('three')}/{unique()}"
 
 
 def redisson(place: Path) -> str:
-    """Redis in the layout of Redisson."""
     return f"{fresh_redis(place)}&layout=redisson"
 
 
@@ -60,7 +58,6 @@ def cluster(_: Path) -> str:
 
 
 def five(_: Path) -> str:
-    """A quorum."""
     return f"quorum+redis://{hosts('five')}?prefix={unique()}:&guard=0"
 
 
@@ -138,7 +135,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _store(item: pytest.Item) -> str | None:
-    """The name of the store under test."""
     params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     subject = params["world"][0] if "world" in params else params.get("seats")
     return subject.name if isinstance(subject, Subject) else None

@@ -1,8 +1,7 @@
-"""What the worker asks of a lock, and the two APIs of dibs behind it; the broken locks have the same surface.
+"""The worker's view of a lock, and the two APIs of dibs behind it; the broken locks have the same one.
 
-A `Want` is one acquire. A `Face` takes and gives back what it got (a `Held`); its methods are coroutines, which a
-blocking face finishes in one step, so that the worker is written once. `line` tells who waits where: the use, which
-the lock shows to others, and a place that nobody else ever gets on that name.
+A `Want` is one acquire. A `Face` takes and gives back a `Held`. Its methods are coroutines, which a blocking face
+finishes in one step, so that the worker is written once. `line` lists the waiters: the use, and its place.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ def clock() -> float:
 
 
 def step(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine that never waits brings."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -46,8 +44,6 @@ class Target:
 
 @dataclass(frozen=True)
 class Want:
-    """One acquire; `use` says whose and which."""
-
     use: str
     target: Target
     weight: int
@@ -61,8 +57,6 @@ class Want:
 
 
 class Held(Protocol):
-    """A hold, as far as the worker looks at it."""
-
     @property
     def token(self) -> int: ...
 
@@ -74,8 +68,6 @@ class Held(Protocol):
 
 
 class Face(Protocol):
-    """One client, for the threads or for the tasks of a process."""
-
     async def take(self, want: Want) -> Held | None: ...
 
     async def give(self, hold: Any) -> None: ...
@@ -110,8 +102,6 @@ def places(info: dibs.LockInfo) -> list[tuple[str, int]]:
 
 
 class Threads:
-    """`dibs`, for threads."""
-
     def __init__(self, url: str, lease: float) -> None:
         self.client = dibs.connect(url, lease=lease, retry=RETRY)
 
@@ -133,8 +123,6 @@ class Threads:
 
 
 class Tasks:
-    """`dibs.aio`, for the tasks of one loop."""
-
     def __init__(self, url: str, lease: float) -> None:
         self.client = dibs.aio.connect(url, lease=lease, retry=RETRY)
 

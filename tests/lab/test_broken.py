@@ -32,7 +32,7 @@ TRIAL = 120.0
 STUCK = 3.0
 """Within this time a lock that lost a wake-up serves nobody: its waiters wait for six times as long."""
 PATIENCE = 20.0
-"""What a sound lock is granted on a busy machine."""
+"""Seconds that a sound lock may take on a busy machine."""
 
 
 def specs(url: str, directory: Path, seed: object, lease: float, procs: int = 3, tasks: int = 0) -> list[Spec]:

@@ -1,4 +1,4 @@
-"""What a history concludes from its lines, and that a killed worker's lines survive it."""
+"""A history draws its conclusions from its lines; a killed worker's lines survive it."""
 
 from __future__ import annotations
 
@@ -63,14 +63,6 @@ def test_when_a_use_was_valid(tmp_path: Path, case: str) -> None:
     assert use.taken_away is case.startswith("taken away")
 
 
-def test_a_torn_last_line_never_happened(tmp_path: Path) -> None:
-    Author(tmp_path).granted(1, 2, 10)
-    with (tmp_path / "p0.jsonl").open("a") as file:
-        file.write('{"proc": "p0", "thread": "t0", "n": 1, "op": "rele')
-    (use,) = history.read(tmp_path).uses
-    assert use.release_called == NEVER
-
-
 def test_what_happens_while_it_is_read_is_left_for_the_next_time(tmp_path: Path) -> None:
     """Else a use whose release was not yet there when its file was read overlaps the next one, in a file read later."""
     released, author = clock() + 60, Author(tmp_path)
@@ -79,25 +71,6 @@ def test_what_happens_while_it_is_read_is_left_for_the_next_time(tmp_path: Path)
     Author(tmp_path, "p1").granted(1, released + 1, released + 12, token=2)
     uses = history.read(tmp_path)
     assert [(use.proc, use.token, use.release_called) for use in uses.grants] == [("p0", 1, NEVER)]
-
-
-def test_a_bad_line_in_the_middle_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "p0.jsonl").write_text('{"torn\n{}\n')
-    with pytest.raises(ValueError, match="line 1"):
-        history.read(tmp_path)
-
-
-def test_hand_overs_are_grants_to_somebody_else(tmp_path: Path) -> None:
-    for n, proc in enumerate(["p0", "p0", "p1", "p0", "p0"]):
-        Author(tmp_path, proc, n).granted(n, n + 0.5, n + 0.7, token=n)
-    assert history.read(tmp_path).hand_overs == 2
-
-
-def test_a_deadline_is_never_said_to_be_later_than_it_is() -> None:
-    with dibs.connect("memory://history") as client, client.lock("a", renew=False) as hold:
-        until = hold._core.grant.until  # type: ignore[union-attr]
-        said = [looked_at(hold)["deadline"] for _ in range(1000)]
-    assert until - 0.1 < max(said) <= until
 
 
 class Slow:

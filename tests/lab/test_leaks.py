@@ -8,12 +8,11 @@ import os
 import re
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,6 @@ PATIENT = [sys.executable, "-S", "-c", "input()"]
 
 @pytest.fixture
 def after() -> Iterator[ExitStack]:
-    """What ends the leaks that a test makes."""
     with ExitStack() as stack:
         yield stack
 
@@ -112,22 +110,6 @@ def test_tasks() -> None:
     assert "forgotten" in thing.text
 
 
-def test_what_is_just_ending_is_waited_for_and_an_error_passes() -> None:
-    looked = threading.Event()
-
-    def place() -> list[leaks.Thing]:
-        if threading.active_count() > before:
-            looked.set()
-        return []
-
-    before = threading.active_count()
-    with leaks.watch(place):
-        threading.Thread(target=looked.wait, args=(60,)).start()
-    assert looked.is_set(), "the watch saw it, and looked again"
-    with pytest.raises(ZeroDivisionError), leaks.watch(place, within=SOON):
-        raise ZeroDivisionError
-
-
 def test_descriptors(after: ExitStack, tmp_path: Path) -> None:
     def opened() -> object:
         return after.enter_context((tmp_path / "x").open("w"))
@@ -144,32 +126,6 @@ def test_descriptors(after: ExitStack, tmp_path: Path) -> None:
     port = server.getsockname()[1]
     (thing,) = found(lambda: after.enter_context(socket.create_connection(("127.0.0.1", port))))
     assert re.search(rf"socket:\[\d+\] \('127.0.0.1', \d+\) \('127.0.0.1', {port}\)$", thing.text)
-
-
-def test_files(tmp_path: Path) -> None:
-    (tmp_path / "before").write_text("")
-
-    def make() -> None:
-        (tmp_path / "deep").mkdir()
-        (tmp_path / "deep" / "x").write_text("")
-        (tmp_path / "turn").write_text("")
-
-    things = found(make, leaks.files(tmp_path, stays=("*/turn",)))
-    assert [thing.text for thing in things] == [str(tmp_path / "deep"), str(tmp_path / "deep" / "x")]
-
-
-def test_rows(tmp_path: Path) -> None:
-    path = tmp_path / "x.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript("PRAGMA journal_mode = wal; CREATE TABLE t (n); INSERT INTO t VALUES (1)")
-
-        def add() -> None:
-            connection.execute("INSERT INTO t VALUES (2)")
-            connection.commit()
-
-        (thing,) = found(add, leaks.rows(path, "SELECT n FROM t"))
-    assert str(thing) == "row (2,)"
-    assert [file.name for file in tmp_path.iterdir()] == ["x.db"], "looking left nothing itself"
 
 
 def test_dibs_that_is_still_open_has_a_claim_a_client_and_files(after: ExitStack, tmp_path: Path) -> None:

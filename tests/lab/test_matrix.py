@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import random
-import signal
 import sqlite3
 import sys
 from contextlib import closing
@@ -17,11 +14,10 @@ import pytest
 from lab import soak
 from lab.checkers import judge
 from lab.crowd import Crowd
-from lab.matrix import GROUNDS, Site
-from lab.nemesis import FAULTS, Nemesis, NotNow, Place
+from lab.matrix import GROUNDS
+from lab.nemesis import FAULTS
 from lab.nursery import state_of
 from lab.servers.programs import NEEDS, require
-from lab.surface import clock
 from lab.worker import Spec
 
 LEASE = 0.6
@@ -47,19 +43,7 @@ def test_a_store_under_faults(store: str, tmp_path: Path) -> None:
 
 
 def idle(directory: Path) -> list[Spec]:
-    """A worker that has nothing to do."""
     return [Spec("p0", "memory://", str(directory), "", [], 1.0, threads=0, tasks=0)]
-
-
-def test_a_stop_counts_if_it_lasted(tmp_path: Path) -> None:
-    with Crowd([replace(GROUNDS["memory"].specs("memory://", tmp_path, "", 1.0)[0], habits={})]) as crowd:
-        crowd.stop("p0")
-        crowd.go_on("p0", "stopped")
-        crowd.stop("p0")
-        os.kill(crowd.stopped["p0"], signal.SIGCONT)
-        crowd.until(lambda: state_of(crowd.stopped["p0"]) != "T", "it goes on")
-        crowd.go_on("p0", "stopped by halves")
-        assert crowd.history().faults == {"stopped": 1}
 
 
 def test_a_standstill_counts_if_it_was_one(tmp_path: Path) -> None:
@@ -78,23 +62,6 @@ def test_a_standstill_counts_if_it_was_one(tmp_path: Path) -> None:
         crowd.end_standstill(pid)
         assert crowd.history().faults == {"store at a standstill": 1}
         other.execute("INSERT INTO t VALUES (1)")
-
-
-def test_a_fault_that_cannot_begin_yet_comes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tries: list[float] = []
-
-    def shy(place: Place) -> None:
-        tries.append(clock())
-        if len(tries) < 3:
-            raise NotNow
-        place.crowd.fault("shy")
-
-    monkeypatch.setitem(FAULTS, "shy", shy)
-    monkeypatch.setitem(FAULTS, "bold", lambda place: None)
-    with Crowd(idle(tmp_path)) as crowd:
-        place = Place(crowd, random.Random(0), 1.0, Site("memory://"))
-        Nemesis(place, {"shy": 1, "bold": 10**6}, gap=0.001).rage(0.5)
-        assert crowd.history().faults["shy"] == len(tries) - 2 > 0, "it is not drawn again: it was kept"
 
 
 def test_a_crash_of_a_worker_is_an_error(tmp_path: Path) -> None:

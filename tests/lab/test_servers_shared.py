@@ -120,10 +120,6 @@ def to_the_controller(number: signal.Signals) -> Callable[[Beneath], None]:
     return lambda run: run.run.send_signal(number)
 
 
-def to_all(run: Beneath) -> None:
-    os.killpg(run.run.pid, signal.SIGKILL)
-
-
 def to_a_worker(run: Beneath) -> None:
     """Its test has failed; the server is not its own, so the other worker goes on."""
     os.kill(next(iter(run.workers(2))), signal.SIGKILL)
@@ -135,10 +131,9 @@ def to_a_worker(run: Beneath) -> None:
 @pytest.mark.parametrize(
     "ending",
     [
-        passed, to_the_controller(signal.SIGINT), to_the_controller(signal.SIGTERM),
-        to_the_controller(signal.SIGKILL), to_all, to_a_worker,
+        passed, to_the_controller(signal.SIGINT), to_the_controller(signal.SIGKILL), to_a_worker,
     ],
-    ids=["passes", "SIGINT", "SIGTERM", "SIGKILL", "all are killed", "a worker is killed"],
+    ids=["passes", "SIGINT", "SIGKILL", "a worker is killed"],
 )  # fmt: skip
 def test_workers_share_a_server_and_leave_nothing(
     beneath: Callable[..., Beneath], tmp_path: Path, ending: Callable[[Beneath], None]
@@ -162,14 +157,6 @@ def test_workers_share_a_server_and_leave_nothing(
     assert f"dibs-lab-{run.run.pid}-" not in Path("/proc/net/unix").read_text()
 
 
-def test_a_run_without_workers_has_servers_of_its_own(beneath: Callable[..., Beneath]) -> None:
-    run = beneath("-n", "0")
-    ((pid, (port, _)),) = run.workers(1).items()
-    assert pid == run.run.pid
-    passed(run)
-    assert not ports.listening(port)
-
-
 def test_a_server_that_does_not_start_fails_the_test_that_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says why, and the next one tries again."""
     tries = []
@@ -183,10 +170,10 @@ def test_a_server_that_does_not_start_fails_the_test_that_asked(monkeypatch: pyt
     name = f"dibs-lab-test-{os.getpid()}"
     monkeypatch.setenv(shared.ADDRESS, name)
     monkeypatch.setitem(GROUPS, "redis", Group("redis", start))
-    with shared.Desk(name, shared.Run().ports) as desk:
-        threading.Thread(target=desk.serve_forever, args=(0.05,), daemon=True).start()
+    with shared.PortServer(name, shared.Run().ports) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         for _ in range(2):
             with pytest.raises(AssertionError, match=r"(?s)redis did not start.*ended by itself.*Bad directive"):
                 shared._of_the_run("redis")
-        desk.shutdown()
+        server.shutdown()
     assert len(tries) == 2

@@ -1,15 +1,13 @@
-"""What the tests of faults share, whatever the store: an async text for both APIs, and holds judged by the lab.
+"""Shared parts of the fault tests of all stores: one async text for both APIs, and holds checked as in the lab.
 
-    both_faces = faces_of("redis", "redis://127.0.0.1:1")       # each client is told where to go
+both_apis = apis_of("redis", "redis://127.0.0.1:1")
 
-    @both_faces
-    async def test_it(world: World, server: Server, name: str) -> None:
-        witness = Witness(world, name)
-        hold = await ana(witness.take(client.lock(name)))       # noted as a worker of the lab would
-        await eventually(witness.watching(pending.done))        # looked at all the while
-        witness.acquit()                                        # no overlap of valid holders, tokens rise, ...
-
-`First` fits one message and no more.
+@both_apis
+async def test_it(world: World, server: Server, name: str) -> None:
+    witness = Witness(world, name)
+    hold = await ana(witness.take(client.lock(name)))
+    await eventually(witness.watching(pending.done))
+    witness.acquit()                                        # no overlap of valid holds, tokens rise, ...
 """
 
 from __future__ import annotations
@@ -72,8 +70,6 @@ class Witness:
         self._open: dict[int, tuple[Any, Use]] = {}
 
     def take(self, lock: Any, **options: Any) -> Action:
-        """For an actor: acquire."""
-
         def call() -> Any:
             use = Use("", str(len(self.uses)), 0, self.name, "mutex", 1, 1, True, 0, "", called=clock())
             self.uses.append(use)
@@ -91,8 +87,6 @@ class Witness:
         return call
 
     def give(self, hold: Any) -> Action:
-        """For an actor: release."""
-
         def call() -> Any:
             _, use = self._open.pop(id(hold))
             use.look(looked_at(hold))
@@ -115,7 +109,7 @@ class Witness:
         return look_and_ask
 
     def granted(self, hold: Any) -> float:
-        """When its holder surely knew."""
+        """The instant at which its holder knew it."""
         return self._open[id(hold)][1].known
 
     def verdict(self) -> Verdict:

@@ -1,13 +1,11 @@
-"""The worker: takes random names again and again by the public API, and writes down what it saw.
+"""The worker: acquires random names again and again by the public API, and records what it saw.
 
-One process, several threads and tasks. Everything stands in a file of its own, one line of JSON for each event, each
-one write to a file opened for appending, before and after every call: what a process saw survives its kill -9 (see
-history.py for what the lines mean). Each line has `proc, thread, n, op, at`; instants are CLOCK_BOOTTIME, read so that
-what is concluded from them errs on the lock's side: a call is dated before it, a return after it, and `deadline` is a
-lower bound of the holder's own deadline.
+One process with threads and tasks. Before and after each call it appends a line of JSON to a file, with one write, so
+the record survives kill -9 (see history.py). Instants are CLOCK_BOOTTIME, read so that conclusions err on
+the lock's side: a call is dated before it, a return after it, and `deadline` is a lower bound.
 
-How it uses what it got is drawn from `habits` (a chance for each of BODIES, the rest is short), until SIGUSR1 says
-that all is healed: from then on only short ones. SIGTERM ends it: whatever is held is given back, clients are closed.
+How it uses a hold is drawn from `habits` (a chance for each of BODIES, otherwise short), until SIGUSR1 says that all is
+healed. SIGTERM ends it: it releases its holds and closes its clients.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from lab.resource import Fenced, Naive
 from lab.surface import Face, Held, Target, Tasks, Threads, Want, clock, step
 
 BODIES = ("long", "past", "stall", "hog", "fork", "cancel-acquire", "cancel-release")
-"""What a use may be instead of short: renewed for longer than a lease; not renewed and ending after the deadline; deaf
+"""The alternatives to a short use: renewed for longer than a lease; not renewed and ending after the deadline; deaf
 (for tasks: the loop is blocked); computing without a pause; forking; cancelled (tasks only)."""
 SHORT = (0.0, 0.0, 0.0, 0.001, 0.003)
 ORDERS = (signal.SIGUSR1, signal.SIGTERM)
@@ -45,8 +43,6 @@ _libc = ctypes.CDLL(None)
 
 @dataclass(frozen=True)
 class Spec:
-    """What a worker is to do."""
-
     proc: str
     url: str
     directory: str
@@ -57,7 +53,7 @@ class Spec:
     tasks: int = 0
     habits: dict[str, float] = field(default_factory=dict)
     look: float = 0.05
-    """How often it looks at a line before it joins and once it holds: who waits all the time was overtaken."""
+    """How often it looks at a queue before it joins and once it holds: a claim that waits in both was overtaken."""
     uses: int = 0
     """How many each thread or task shall have; 0: until it is ended."""
 
@@ -85,8 +81,6 @@ def apis(spec: Spec) -> tuple[Face | None, Face | None]:
 
 
 class Pen:
-    """Writes the file."""
-
     def __init__(self, spec: Spec) -> None:
         self._proc = spec.proc
         path = Path(spec.directory) / f"{spec.proc}.jsonl"
@@ -109,8 +103,6 @@ def looked_at(hold: Held) -> dict[str, Any]:
 
 
 class Actor:
-    """One thread or task: a use after the other."""
-
     def __init__(self, spec: Spec, thread: str, api: Face, pen: Pen, calm: threading.Event, over: threading.Event):
         self.spec, self.thread, self.api, self.pen = spec, thread, api, pen
         self.calm, self.over = calm, over
@@ -291,7 +283,6 @@ class Actor:
 
 
 def run(spec: Spec) -> None:
-    """The whole life of a worker process, in its main thread."""
     calm, over = threading.Event(), threading.Event()
     threading.Thread(target=_listen, args=(calm, over), daemon=True).start()
     logging.getLogger("dibs").setLevel(logging.ERROR)  # a renewal that failed is warned of; here that is no news

@@ -5,7 +5,8 @@
     PYTHONPATH=tests python -m mutants --random 30 --seed 5 --only random
     PYTHONPATH=tests python -m mutants --against ../old        the same mutants, the tests of another checkout
 
-Says a line for each, and how many were killed. Exits with 1 if a named one survived that is expected to be killed.
+Prints a line for each, and how many each tier killed. Exits with 1 if a named one survived that is expected to be
+killed. With `--json FILE` a run that was ended goes on where it was: mutants in the file are skipped.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from typing import NamedTuple
 from mutants.catalogue import Mutant, named
 from mutants.copies import NOTHING, Copy, Limits, is_path
 from mutants.generator import SEED, randomly
-from mutants.tiers import FAST, FULL, Stage, area, stages
+from mutants.tiers import GATE, TIERS, Stage, area, stages
 
 KILLED, SURVIVED, INVALID = "killed", "survived", "invalid"
 _TRIES = 3
-"""How many failing tests of a stage are run again."""
+"""How many failing tests of a stage are run again, at most."""
 
 
 class Verdict(NamedTuple):
@@ -47,7 +48,7 @@ class Verdict(NamedTuple):
 
 
 class Bench:
-    """The copies, and which tests pass in them without any mutant."""
+    """The copies of the tree, and which tests pass in them without a mutant."""
 
     def __init__(self, jobs: int, against: Path | None, limits: Limits) -> None:
         self._copies = [Copy(against, limits) for _ in range(jobs)]
@@ -111,7 +112,7 @@ class Bench:
 
 
 def _known(file: Path | None, names: set[str]) -> list[Verdict]:
-    """What an earlier run found."""
+    """The verdicts of an earlier run."""
     if file is None or not file.exists():
         return []
     found = [Verdict(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
@@ -132,7 +133,8 @@ def _summary(verdicts: list[Verdict]) -> Iterator[str]:
     for where in sorted({verdict.area for verdict in valid}):
         here = [verdict for verdict in valid if verdict.area == where]
         count = Counter(verdict.tier for verdict in here if verdict.outcome == KILLED)
-        yield f"{where:12} {len(here):3} mutants, killed by fast {count[FAST]:3}, by full {count[FAST] + count[FULL]:3}"
+        kills = ", ".join(f"{tier} {count[tier]}" for tier in TIERS)
+        yield f"{where:12} {len(here):3} mutants, killed by {kills}"
     killed = sum(verdict.outcome == KILLED for verdict in valid)
     yield f"{'all':12} {len(valid):3} mutants, {killed} killed, {len(verdicts) - len(valid)} invalid"
 
@@ -144,7 +146,7 @@ def main() -> int:
     parser.add_argument(
         "--area", help="those of one area: core, verbs, sqlite, redis, redisson, postgresql, mysql, stores"
     )
-    parser.add_argument("--tier", choices=(FAST, FULL), default=FULL, help="`full` includes `fast`")
+    parser.add_argument("--tier", choices=TIERS, default=GATE, help="each includes those before it")
     parser.add_argument("--random", type=int, default=0, metavar="K", help="as many random ones besides")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--against", type=Path, help="a checkout whose tests are run instead of these")

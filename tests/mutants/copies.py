@@ -37,7 +37,7 @@ class Limits(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Of one run of pytest."""
+    """The result of one run of pytest."""
 
     failed: tuple[str, ...]
     hung: bool

@@ -33,7 +33,7 @@ _TELLING = frozenset({"error", "log", "Finding", "mismatch", "damaged", "StoreEr
 
 
 class Edit(NamedTuple):
-    """What is done to a text between two places in it, and in which line."""
+    """Replaces a text between two places in it; `line` is the number of the line."""
 
     what: str
     line: int
@@ -70,7 +70,7 @@ def _another(number: int) -> str:
 def _mutant(name: str, path: str, text: str, edit: Edit) -> Mutant:
     """The whole file is the old text: a line of it may stand there twice."""
     changed = text[: edit.start] + edit.new + text[edit.end :]
-    return Mutant(f"{name} ({edit.what}, line {edit.line})", (Change(path, text, changed),))
+    return Mutant(f"{name} ({edit.what}, line {edit.line})", (Change(path, "", text, changed),))
 
 
 class _Walk(ast.NodeVisitor):

@@ -1,7 +1,7 @@
-"""Which tests must notice a change of which file: the one table of it, likely and cheap ones first.
+"""Which tests must notice a change of which file, likely and cheap ones first.
 
 A mutant goes through the stages of its area, one run of pytest each, until a test fails. The stages of `fast` are part
-of what `scripts/test fast` runs, those of `full` of what only `scripts/test` does.
+of `scripts/test fast`, those of `full` of what only `scripts/test` runs, those of `gate` of `scripts/soak gate`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-FAST, FULL = "fast", "full"
+FAST, FULL, GATE = TIERS = ("fast", "full", "gate")
 TESTS = Path(__file__).parents[1]
 CONTRACT = "src/dibs/testing/contract"
-_NOT_SLOW = ("-m", "not slow and not soak")
+_MARKS = {
+    FAST: ("-m", "not slow and not alone and not gate and not soak"),
+    FULL: (),  # as pyproject.toml has it
+    GATE: ("-m", "gate and not soak"),
+}
 _FULL = (TESTS / "full.txt").read_text(encoding="utf-8").splitlines()
 
 
@@ -23,15 +27,20 @@ class Stage(NamedTuple):
 
 
 def _fast(*arguments: str, workers: int = 3) -> Stage:
-    return Stage(FAST, (*_NOT_SLOW, *arguments), workers)
+    return Stage(FAST, (*_MARKS[FAST], *arguments), workers)
 
 
 def _full(*arguments: str, workers: int = 3) -> Stage:
     return Stage(FULL, arguments, workers)
 
 
+def _both(*arguments: str, workers: int = 3) -> list[Stage]:
+    """Tests of `scripts/test`, and those beside them that are for the gate."""
+    return [Stage(tier, (*_MARKS[tier], *arguments), workers) for tier in (FULL, GATE)]
+
+
 def _on(store: str, *paths: str) -> tuple[str, ...]:
-    """Tests of the contract suite on a server, as much of it as `scripts/test` asks of it."""
+    """Tests of the contract suite on a server, as much of it as `scripts/test` and the gate ask of it."""
     wanted = (f"--dibs-store={store}=", f"--dibs-part={store}=")
     return (*(word for word in _FULL if word.startswith(wanted)), *paths)
 
@@ -41,45 +50,45 @@ def _contract(*modules: str) -> list[str]:
 
 
 _OPERATIONS = ("queue", "cells", "queue_wakeup", "fence", "rwlock", "votes")
-"""What says most about a store in the least time; the rest of the suite comes later."""
-_TRAPS = ("tests/sim/test_traps.py", "tests/sim/test_traps_cells.py")
+"""The modules that say most about a store in the least time; the rest of the suite comes later."""
+_TRAPS = ("tests/sim/test_traps.py",)
 _PARTS = tuple(
     f"tests/core/test_{part}.py"
     for part in (
-        "rule",
-        "deadline",
-        "displaced",
-        "news",
-        "patience",
-        "release_race",
-        "close_race",
-        "within",
-        "aio_inbox",
+        "rule", "deadline", "watchdog", "news", "patience", "release_race", "close_race", "within", "aio_inbox",
     )
-)
-_SIM = [
-    _fast("tests/sim/test_schedules.py", workers=0),
-    _fast("tests/sim"),
-    _full("-m", "slow and not soak", "tests/sim"),
-]
-_SERVERLESS = [_full("tests/store/sqlite", "tests/testing"), _full("tests/security"), _full("tests/process")]
+)  # fmt: skip
+_SERVERLESS = [
+    *_both("tests/store/sqlite", "tests/testing"), *_both("tests/security"), *_both("tests/process"),
+]  # fmt: skip
 _CORE = [
     _fast("--dibs-store", "memory", *_TRAPS, *_PARTS, *_contract(*_OPERATIONS, "cell", "life"), workers=0),
-    _SIM[0],
+    _fast("tests/sim/test_schedules.py", workers=0),
     _fast("--dibs-store", "memory", "tests/core", CONTRACT),
     _fast("--dibs-store", "sqlite", CONTRACT),
-    *_SIM[1:],
+    _fast("tests/sim"),
+    *_both("tests/core", "tests/sim"),
     *_SERVERLESS,
-    _full("tests/interrupts"),
+    *_both("tests/interrupts"),
 ]
 _QUORUM = [
     _fast(
         "tests/core/test_quorum_members.py", "tests/core/test_quorum_votes.py", "tests/sim/test_quorum.py", workers=0
     ),
     _fast("tests/core"),
-    _full("tests/store/quorum"),
-    _full(*_on("five", CONTRACT)),
+    *_both("tests/store/quorum"),
+    *_both(*_on("five", CONTRACT)),
 ]
+
+
+def _server(store: str, words: str, *more: str) -> list[Stage]:
+    return [
+        _full(*_on(store, *_contract(*_OPERATIONS)), workers=0),
+        *_both("-k", words, "tests/store"),
+        *_both(*_on(store, CONTRACT)),
+        *_both(*more),
+    ]
+
 
 AREAS: dict[str, tuple[str, list[Stage]]] = {
     # The longest path that a file begins with decides.
@@ -96,41 +105,18 @@ AREAS: dict[str, tuple[str, list[Stage]]] = {
         [
             _fast("--dibs-store", "sqlite", *_contract(*_OPERATIONS, "cell", "life"), workers=0),
             _fast("--dibs-store", "sqlite", CONTRACT),
+            *_both("--dibs-store", "sqlite", CONTRACT),
             *_SERVERLESS,
         ],
     ),
-    "backends/redis/": (
-        "redis",
-        [
-            _full(*_on("redis", *_contract(*_OPERATIONS)), workers=0),
-            _full("-k", "redis", "tests/store"),
-            _full(*_on("redis", CONTRACT)),
-            _full("tests/security"),
-        ],
-    ),
+    "backends/redis/": ("redis", _server("redis", "redis", "tests/security")),
     "backends/redis/redisson/": (
         "redisson",
-        [_full("tests/store/redis/redisson"), _full(*_on("redisson", CONTRACT))],
+        [*_both("tests/store/redis/redisson"), *_both(*_on("redisson", CONTRACT))],
     ),
-    "backends/postgresql/": (
-        "postgresql",
-        [
-            _full(*_on("postgresql", *_contract(*_OPERATIONS)), workers=0),
-            _full("-k", "postgresql", "tests/store"),
-            _full(*_on("postgresql", CONTRACT)),
-            _full("tests/sql", "tests/security"),
-        ],
-    ),
-    "backends/mysql/": (
-        "mysql",
-        [
-            _full(*_on("mariadb", *_contract(*_OPERATIONS)), workers=0),
-            _full("-k", "mysql or mariadb", "tests/store"),
-            _full(*_on("mariadb", CONTRACT)),
-            _full("tests/sql", "tests/security"),
-        ],
-    ),
-    "backends/": ("stores", [_full("tests/store/test_sockets.py", workers=0), _full("tests/store")]),
+    "backends/postgresql/": ("postgresql", _server("postgresql", "postgresql", "tests/sql", "tests/security")),
+    "backends/mysql/": ("mysql", _server("mariadb", "mysql or mariadb", "tests/sql", "tests/security")),
+    "backends/": ("stores", [_full("tests/store/test_sockets.py", workers=0), *_both("tests/store")]),
 }
 
 
@@ -139,11 +125,12 @@ def area(path: str) -> str:
 
 
 def stages(path: str, tier: str, first: tuple[str, ...] = ()) -> list[Stage]:
-    """In the order in which they are run; those of `fast` belong to `full`, too. `first`: likely tests of `full`."""
+    """The stages of a tier and the tiers before it, in the order in which they run. `first`: tests that are likely to
+    notice the mutant, which run before the others of `full` and of `gate`."""
     found = AREAS[_key(path)][1]
-    if tier == FAST:
-        return [stage for stage in found if stage.tier == FAST]
-    return [_full(*first, workers=0), *found] if first else found
+    likely = _both(*first, workers=0) if first else []
+    wanted = TIERS[: TIERS.index(tier) + 1]
+    return [stage for one in wanted for stage in (*likely, *found) if stage.tier == one]
 
 
 def _key(path: str) -> str:

@@ -1,4 +1,4 @@
-"""A dashboard under a real server, and the requests of a browser."""
+"""A dashboard under a real server, the requests of a browser, and a sampler without a store."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import http.client
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import uvicorn
 
+import dibs
+from dibs.info import LockInfo
+from dibs.monitor.sampler import Entry, Sampler
+from process.children import until
+
 LIMIT = 60.0
+NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
 
 
 class Answer(NamedTuple):
@@ -63,6 +69,44 @@ class Site:
             return found
 
 
+class Proxy:
+    """A client some of whose methods are others."""
+
+    def __init__(self, client: Any, **methods: Any) -> None:
+        self._client = client
+        vars(self).update(methods)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+
+class Watch:
+    """A sampler that is fed by hand: one sample of the name `a` each second."""
+
+    def __init__(self, client: dibs.Client) -> None:
+        self.sampler = Sampler(client)
+        self.at = 0.0
+
+    def see(self, *infos: LockInfo, after: float = 1.0, baseline: bool = False) -> bool:
+        """Was the last one a change?"""
+        changed = False
+        for info in infos:
+            first, self.at = self.at == 0, self.at + after
+            changed = self.sampler._note(info, NOON + timedelta(seconds=self.at), baseline=baseline or first)
+        return changed
+
+    @property
+    def entry(self) -> Entry:
+        return self.sampler.entries["a"]
+
+    @property
+    def record(self) -> Any:
+        return self.sampler.history.record("a")
+
+    def whats(self) -> list[str]:
+        return [one.what for one in self.record.changes] if self.record else []
+
+
 def _events(reply: http.client.HTTPResponse) -> Iterator[tuple[str, str, Any]]:
     fields: dict[str, str] = {}
     while line := reply.readline().decode():
@@ -88,7 +132,7 @@ def served(app: Any, path: str = "") -> Iterator[Site]:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
-            eventually(lambda: server.started)
+            until(lambda: server.started)
             yield Site(listener.getsockname()[1], path)
         finally:
             if hasattr(app, "end_streams"):
@@ -96,10 +140,3 @@ def served(app: Any, path: str = "") -> Iterator[Site]:
             server.should_exit = True
             thread.join(LIMIT)
             assert not thread.is_alive()
-
-
-def eventually(true: Callable[[], object]) -> None:
-    until = time.monotonic() + LIMIT
-    while not true():
-        assert time.monotonic() < until, "it did not become true"
-        time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""What tests of telemetry share: events of one lock, and what two libraries make of them."""
+"""Events of one lock, and readers of the metrics that OpenTelemetry and prometheus-client make of them."""
 
 from __future__ import annotations
 
@@ -69,6 +69,14 @@ class Otel:
 
     def samples(self) -> dict[tuple[str, Row], float]:
         return samples(self.registry)
+
+
+def read_exporter(text: str) -> dict[tuple[str, str], float]:
+    """The samples of one store by metric, without its prefix, and group."""
+    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+    found = {(one.name.removeprefix("dibs_store_"), one.labels.get("group", "")): one.value for one in samples}
+    assert len(found) == len(samples), "no sample comes twice"
+    return found
 
 
 class Prometheus:

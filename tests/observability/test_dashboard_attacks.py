@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import sqlite3
 import threading
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -23,23 +19,13 @@ from dibs.dashboard import streams
 from dibs.dashboard.threads import Threads
 from dibs.dashboard.views import key_of
 from dibs.monitor import break_log
-from observability.dashboards import LIMIT, Site, eventually, served
+from observability.dashboards import LIMIT, Proxy, Site, served
+from process.children import until
+
+pytestmark = pytest.mark.slow
 
 TOKEN = "a-secret-of-this-test"
 ROUTES = ("", "static/nothing.js", "api/stores", "api/view", "api/lock?key=YQ", "api/stream", "api/break", "nothing")
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[dibs.Client]:
-    with dibs.connect(f"sqlite:///{tmp_path}/locks.db", owner="ana") as made:
-        yield made
-
-
-@pytest.fixture
-def open_site(client: dibs.Client) -> Iterator[Site]:
-    """Without a token; breaking is allowed."""
-    with served(dibs.dashboard.app(client, allow_break=True, hosts=["localhost", "127.0.0.1", "::1"])) as made:
-        yield made
 
 
 def test_every_route_needs_the_token(client: dibs.Client) -> None:
@@ -55,8 +41,8 @@ def test_every_route_needs_the_token(client: dibs.Client) -> None:
         ):
             assert site.ask("api/view", **headers).status == 401, headers
         assert site.ask(f"api/view?token={TOKEN}").status == 401  # only the page takes it from the URL
-        answer = site.ask(f"?token={TOKEN}")
-        assert (answer.status, answer.headers["location"]) == (303, "./")
+        answer = site.ask(f"?token={TOKEN}&x=1")
+        assert (answer.status, answer.headers["location"]) == (303, "./?x=1")
         cookie, *rest = answer.headers["set-cookie"].split("; ")
         assert set(rest) == {"HttpOnly", "SameSite=Lax"}  # without a path it is that of the request
         behind_tls = site.ask(f"?token={TOKEN}", X_Forwarded_Proto="https, http")
@@ -68,9 +54,9 @@ def test_every_route_needs_the_token(client: dibs.Client) -> None:
         assert site.ask("api/view", Authorization=f"Bearer {TOKEN}").status == 200
 
 
-def test_every_answer_has_the_headers(open_site: Site) -> None:
+def test_every_answer_has_the_headers(site: Site) -> None:
     for path in ROUTES:
-        headers = open_site.ask(path, "HEAD").headers
+        headers = site.ask(path, "HEAD").headers
         assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self';"), path
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
         assert headers["x-frame-options"] == "DENY"
@@ -82,39 +68,37 @@ def test_every_answer_has_the_headers(open_site: Site) -> None:
         assert "access-control-allow-origin" not in headers
 
 
-def test_any_last_event_is_accepted(open_site: Site) -> None:
+def test_any_last_event_is_accepted(site: Site) -> None:
     for last in ("9" * 5000, "-1", "1.5", "\xb2", "x", ""):
-        assert open_site.ask("api/stream", "HEAD", Last_Event_ID=last).status == 200, last[:9]
+        assert site.ask("api/stream", "HEAD", Last_Event_ID=last).status == 200, last[:9]
 
 
-def test_another_site_opens_no_stream(open_site: Site) -> None:
+def test_another_site_opens_no_stream(site: Site) -> None:
     for path in ("api/stream", "api/view", "api/stores"):
-        assert open_site.ask(path, Sec_Fetch_Site="cross-site").status == 403
-        assert open_site.ask(path, "HEAD", Sec_Fetch_Site="same-origin").status == 200
-    assert open_site.ask("", Sec_Fetch_Site="cross-site").status == 200  # a link from a chat leads to the page
+        assert site.ask(path, Sec_Fetch_Site="cross-site").status == 403
+        assert site.ask(path, "HEAD", Sec_Fetch_Site="same-origin").status == 200
+    assert site.ask("", Sec_Fetch_Site="cross-site").status == 200  # a link from a chat leads to the page
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "", "[::2]"])
-def test_another_host_is_refused(open_site: Site, host: str) -> None:
-    for path in ("", "api/view", "api/stores"):
-        assert open_site.ask(path, Host=host).status == 421
+def test_another_host_is_refused(site: Site) -> None:
+    for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "", "[::2]"):
+        for path in ("", "api/view", "api/stores"):
+            assert site.ask(path, Host=host).status == 421, host
     for good in ("localhost", "LOCALHOST:1234", "127.0.0.1:8765", "[::1]:8765"):
-        assert open_site.ask("api/stores", Host=good).status == 200
+        assert site.ask("api/stores", Host=good).status == 200
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/static/../asgi.py", "/static/..%2fasgi.py", "/static/%2e%2e/asgi.py", "//etc/passwd", "/static//etc/passwd",
-     "/static/index.html/..", "/static/", "/static/\\..\\asgi.py", "/static/style.css%00.js"],
-)  # fmt: skip
-def test_no_path_leads_out_of_the_page(open_site: Site, path: str) -> None:
-    found = open_site.raw(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
-    assert found.startswith(b"HTTP/1.1 404 ")
+def test_no_path_leads_out_of_the_page(site: Site) -> None:
+    for path in (
+        "/static/../asgi.py", "/static/..%2fasgi.py", "/static/%2e%2e/asgi.py", "//etc/passwd", "/static//etc/passwd",
+        "/static/index.html/..", "/static/", "/static/\\..\\asgi.py", "/static/style.css%00.js",
+    ):  # fmt: skip
+        found = site.raw(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        assert found.startswith(b"HTTP/1.1 404 "), path
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "text"),
-    [
+def test_bad_parameters_get_a_sentence(site: Site) -> None:
+    for path, status, text in (
         ("api/view?store=7", 404, "no such store"),
         ("api/view?sort=evil", 400, "sort must be one of pressure, waiters, age, name"),
         ("api/view?limit=0", 400, "limit must be a number from 1 to 200"),
@@ -128,61 +112,53 @@ def test_no_path_leads_out_of_the_page(open_site: Site, path: str) -> None:
         ("api/lock?key=%C3%A9", 400, "key is not that of a lock"),
         ("api/lock?key=_w", 400, "key is not that of a lock"),
         ("api/nothing", 404, "nothing here"),
-    ],
-)
-def test_bad_parameters_get_a_sentence(open_site: Site, path: str, status: int, text: str) -> None:
-    answer = open_site.ask(path)
-    assert (answer.status, text in answer.json["error"]) == (status, True), answer.body
+    ):
+        answer = site.ask(path)
+        assert (answer.status, text in answer.json["error"]) == (status, True), answer.body
 
 
-def test_only_get_and_head(open_site: Site) -> None:
+def test_only_get_and_head(site: Site) -> None:
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
-        assert open_site.ask("api/view", method).status == 405
-    assert open_site.ask("api/break").status == 405
-    head = open_site.ask("api/view", "HEAD")
+        assert site.ask("api/view", method).status == 405
+    assert site.ask("api/break").status == 405
+    head = site.ask("api/view", "HEAD")
     assert (head.status, head.body) == (200, b"")
 
 
 def good(site: Site, name: str, token: int, reason: str = "it hangs") -> tuple[dict[str, object], dict[str, str]]:
     csrf = site.ask("api/stores").json["csrf"]
     body: dict[str, object] = {"store": "0", "key": key_of(name), "token": token, "reason": reason}
-    headers = {
-        "Content-Type": "application/json",
-        "X-Dibs-CSRF": csrf,
-        "Origin": f"http://127.0.0.1:{site.port}",
-    }
+    headers = {"Content-Type": "application/json", "X-Dibs-CSRF": csrf, "Origin": f"http://127.0.0.1:{site.port}"}
     return body, headers
 
 
 def test_break_is_not_there_by_default(client: dibs.Client) -> None:
     with served(dibs.dashboard.app(client)) as site:
-        assert "csrf" not in site.ask("api/stores").json
+        stores = site.ask("api/stores").json
+        assert (stores["allow_break"], "csrf" in stores) == (False, False)
         assert site.ask("api/break", "POST", b"{}").status == 404
 
 
-def test_break_with_everything_right(open_site: Site, client: dibs.Client) -> None:
+def test_break_with_everything_right(site: Site, client: dibs.Client) -> None:
     hold = client.lock("a").acquire()
-    assert hold is not None
-    body, headers = good(open_site, "a", hold.token)
-    with open_site.stream(f"key={key_of('a')}") as events:
+    body, headers = good(site, "a", hold.token)
+    with site.stream(f"key={key_of('a')}") as events:
         next(event for event in events if event[0] == "lock")
-        answer = open_site.ask("api/break", "POST", json.dumps(body).encode(), **headers)
+        answer = site.ask("api/break", "POST", json.dumps(body).encode(), **headers)
         assert answer.status == 200, answer.body
         assert "it hangs" in answer.json["done"]
         assert "(dashboard, 127.0.0.1)" in answer.json["done"]
         page = next(event[2] for event in events if event[0] == "lock" and event[2]["broken"])
     assert not client.inspect("a").holders
     record = break_log.last(client, "a")
-    assert record is not None
     assert (record.token, record.reason) == (hold.token, "it hangs")
     assert "it hangs" in page["broken"]
     assert "broken" in {one["what"] for one in page["history"]}
 
 
-def test_a_break_from_elsewhere_is_refused(open_site: Site, client: dibs.Client) -> None:
+def test_a_break_from_elsewhere_is_refused(site: Site, client: dibs.Client) -> None:
     hold = client.lock("a").acquire()
-    assert hold is not None
-    body, headers = good(open_site, "a", hold.token)
+    body, headers = good(site, "a", hold.token)
     sent = json.dumps(body).encode()
     for change in (
         {"Origin": "http://evil.example"},
@@ -196,25 +172,24 @@ def test_a_break_from_elsewhere_is_refused(open_site: Site, client: dibs.Client)
         {"Content-Type": "text/plain"},
         {"Content-Type": "application/x-www-form-urlencoded"},
     ):
-        answer = open_site.ask("api/break", "POST", sent, **{**headers, **change})
+        answer = site.ask("api/break", "POST", sent, **{**headers, **change})
         assert answer.status == 403, change
-    answer = open_site.ask("api/break", "POST", sent, **{**headers, "Origin": ""})
+    answer = site.ask("api/break", "POST", sent, **{**headers, "Origin": ""})
     assert (answer.status, "does not say which page" in answer.json["error"]) == (403, True)
     assert client.inspect("a").holders
 
 
-def test_a_body_that_does_not_arrive_is_not_awaited_for_ever(open_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_does_not_arrive_is_not_awaited_for_ever(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dibs.dashboard.asgi._BODY_PATIENCE", 0.1)
-    _, headers = good(open_site, "a", 1)
-    lines = ["POST /api/break HTTP/1.1", f"Host: 127.0.0.1:{open_site.port}", "Connection: close", "Content-Length: 9"]
+    _, headers = good(site, "a", 1)
+    lines = ["POST /api/break HTTP/1.1", f"Host: 127.0.0.1:{site.port}", "Connection: close", "Content-Length: 9"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
-    assert open_site.raw("\r\n".join([*lines, "", "{"]).encode()).startswith(b"HTTP/1.1 408 ")
+    assert site.raw("\r\n".join([*lines, "", "{"]).encode()).startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_bad_or_stale_break_changes_nothing(open_site: Site, client: dibs.Client) -> None:
+def test_a_bad_or_stale_break_changes_nothing(site: Site, client: dibs.Client) -> None:
     hold = client.lock("a").acquire()
-    assert hold is not None
-    body, headers = good(open_site, "a", hold.token)
+    body, headers = good(site, "a", hold.token)
     for change, status in (
         ({"token": hold.token + 1}, 409),
         ({"token": True}, 400),
@@ -227,31 +202,27 @@ def test_a_bad_or_stale_break_changes_nothing(open_site: Site, client: dibs.Clie
         ({"store": "9"}, 400),
         ({"extra": "x" * 20_000}, 413),
     ):
-        answer = open_site.ask("api/break", "POST", json.dumps({**body, **change}).encode(), **headers)
+        answer = site.ask("api/break", "POST", json.dumps({**body, **change}).encode(), **headers)
         assert answer.status == status, (change, answer.body)
         assert answer.json["error"]
     for text in (b"[]", b"{", b"\xff", b"[" * 10_000, b"null"):
-        assert open_site.ask("api/break", "POST", text, **headers).status == 400, text[:10]
+        assert site.ask("api/break", "POST", text, **headers).status == 400, text[:10]
     assert client.inspect("a").holders
 
 
+@pytest.mark.gate
 def test_breaks_that_wait_for_the_store_are_few(client: dibs.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dibs.dashboard.asgi.MOST_BREAKS", 1)
     began, proceed = threading.Event(), threading.Event()
 
-    class Slow:
-        def break_(self, name: str, *, token: int) -> None:
-            began.set()
-            proceed.wait(LIMIT)
-            client.break_(name, token=token)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(client, name)
+    def slow(name: str, *, token: int) -> None:
+        began.set()
+        proceed.wait(LIMIT)
+        client.break_(name, token=token)
 
     dashboard = dibs.dashboard.app(client, allow_break=True)
-    dashboard._stores["0"].client = Slow()  # type: ignore[assignment]
+    dashboard._stores["0"].client = Proxy(client, break_=slow)
     hold = client.lock("a").acquire()
-    assert hold is not None
     with served(dashboard) as site, ThreadPoolExecutor(1) as pool:
         body, headers = good(site, "a", hold.token)
         sent = json.dumps(body).encode()
@@ -295,18 +266,18 @@ def test_the_page_asked_for_by_another_site_starts_no_sampling(client: dibs.Clie
         assert dashboard._stores["0"].sampler.running
 
 
-def test_a_prefix_of_strangers_finds_its_names(open_site: Site, client: dibs.Client) -> None:
+def test_a_prefix_of_strangers_finds_its_names(site: Site, client: dibs.Client) -> None:
     name = "\u202eevil:1"
     client.lock(name).acquire()
     client.lock("other:1").acquire()
-    eventually(lambda: open_site.ask("api/view").json["total"] == 2)
-    prefixes = [one["prefix"] for one in open_site.ask("api/view").json["prefixes"]]
+    until(lambda: site.ask("api/view").json["total"] == 2)
+    prefixes = [one["prefix"] for one in site.ask("api/view").json["prefixes"]]
     assert prefixes == ["\\u202eevil:", "other:"]
-    rows = open_site.ask(f"api/view?{urlencode({'prefix': prefixes[0]})}").json["rows"]
+    rows = site.ask(f"api/view?{urlencode({'prefix': prefixes[0]})}").json["rows"]
     assert [row["key"] for row in rows] == [key_of(name)]
 
 
-def test_planted_texts_are_bounded_and_escaped(tmp_path: Path, open_site: Site, client: dibs.Client) -> None:
+def test_planted_texts_are_bounded_and_escaped(tmp_path: Path, site: Site, client: dibs.Client) -> None:
     nasty = "<script>alert(1)</script>\u202e\x1b[2J\u2066\x00javascript:alert(1)"
     many = {str(number): number for number in range(30)}
 
@@ -321,39 +292,22 @@ def test_planted_texts_are_bounded_and_escaped(tmp_path: Path, open_site: Site, 
         client.lock("rtl \u202e name"),
     ):
         other.start()
-        eventually(lambda: open_site.ask("api/view").json["graph"])
+        until(lambda: site.ask("api/view").json["graph"])
         key = key_of("<img src=x onerror=alert(1)>")
         for path in ("api/view", f"api/lock?key={key}"):
-            answer = open_site.ask(path)
+            answer = site.ask(path)
             assert answer.headers["content-type"] == "application/json"
             text = json.dumps(answer.json, ensure_ascii=False)
             assert not [sign for sign in "\u202e\x1b\u2066\x00" if sign in text]
             assert len(text) < 20_000
-        page = open_site.ask(f"api/lock?key={key}").json
+        page = site.ask(f"api/lock?key={key}").json
         assert all(len(value) <= 500 for _, value in page["holders"][0]["info"])
         assert len(page["holders"][0]["info"]) == 20
         assert len(page["holders"][0]["owner"]) <= 120
     other.join(LIMIT)
 
 
-def test_a_huge_description_in_the_store_is_no_burden(tmp_path: Path, open_site: Site, client: dibs.Client) -> None:
-    client.lock("a", lease=600).acquire()
-    with closing(sqlite3.connect(tmp_path / "locks.db", timeout=LIMIT)) as base:
-        tables = [row[0] for row in base.execute("SELECT name FROM sqlite_master WHERE type='table'")]
-        planted = 0
-        for table in tables:
-            columns = [row[1] for row in base.execute(f"PRAGMA table_info({table})")]
-            for column in {"about", "description", "info"} & set(columns):
-                planted += base.execute(
-                    f"UPDATE {table} SET {column} = ?", [json.dumps({"owner": "x", "info": {"a": "x" * 1_000_000}})]
-                ).rowcount
-        base.commit()
-    assert planted, tables
-    eventually(lambda: open_site.ask("api/view").json["rows"])
-    assert len(open_site.ask("api/view").body) < 5000
-    assert len(open_site.ask(f"api/lock?key={key_of('a')}").body) < 5000
-
-
+@pytest.mark.gate
 def test_a_client_that_does_not_read_is_dropped(client: dibs.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "PATIENCE", 0.3)
     monkeypatch.setattr(streams, "_PADDING", b":" + b" " * 20_000_000 + b"\n\n")
@@ -361,28 +315,17 @@ def test_a_client_that_does_not_read_is_dropped(client: dibs.Client, monkeypatch
     with served(dashboard) as site, closing(socket.create_connection(("127.0.0.1", site.port))) as wire:
         wire.sendall(b"GET /api/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert wire.recv(1)
-        eventually(lambda: not dashboard._watching)
+        until(lambda: not dashboard._watching)
         monkeypatch.setattr(streams, "_PADDING", b"")
         assert site.ask("api/view").status == 200
 
 
-def test_slow_requests_do_not_keep_others_out(open_site: Site) -> None:
-    slow = [socket.create_connection(("127.0.0.1", open_site.port)) for _ in range(100)]
-    try:
-        for wire in slow:
-            wire.sendall(b"GET / HTTP/1.1\r\nHost: loc")
-        assert open_site.ask("api/view").status == 200
-    finally:
-        for wire in slow:
-            wire.close()
-
-
+@pytest.mark.gate
 def test_the_errors_of_a_store_have_no_password() -> None:
     with closing(socket.socket()) as nobody:
         nobody.bind(("127.0.0.1", 0))
         url = f"redis://ana:sesame@127.0.0.1:{nobody.getsockname()[1]}"
         with dibs.connect(url, retry=0.1) as client, served(dibs.dashboard.app(client, allow_break=True)) as site:
-            began = time.monotonic()
             view = site.ask("api/view")
             assert view.json["error"]
             assert view.json["cards"]["up"] is False
@@ -393,4 +336,3 @@ def test_the_errors_of_a_store_have_no_password() -> None:
             for answer in (view, broken, page, site.ask("api/stores")):
                 assert b"sesame" not in answer.body
                 assert b"Traceback" not in answer.body
-            assert time.monotonic() - began < LIMIT

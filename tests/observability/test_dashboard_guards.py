@@ -13,6 +13,8 @@ import pytest
 
 from observability.dashboards import Site, served
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "production" / "dashboard.md"
 FASTAPI, DJANGO = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 PROJECT = """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 import dibs
 from dibs.info import LockInfo, Participant
 from dibs.monitor.changes import Changes, Follower
@@ -32,34 +34,25 @@ def told(*scans: Scan) -> dict[str, list[tuple[str, int]]]:
     }
 
 
-def test_the_first_scan_shows_no_change() -> None:
-    assert told(seen(0, a={1: 30})) == {}
+CASES = {
+    "the first scan": ([seen(0, a={1: 30})], {}),
+    "a new token": ([seen(0, a={1: 30}), seen(10, a={2: 30})], {"taken": [("a", 2)], "released": [("a", 1)]}),
+    "another name": ([seen(0, a={1: 30}), seen(10, a={1: 25, 2: 30}, b={9: 30})], {"taken": [("a", 2), ("b", 9)]}),
+    "a running lease": ([seen(0, a={1: 30}), seen(20)], {"released": [("a", 1)]}),
+    "overdue renewals": ([seen(0, a={1: 18}), seen(10, a={1: 8}), seen(20)], {"expired": [("a", 1)]}),
+    "a short lease and rare scans": ([seen(0, a={1: 8}), seen(15, a={1: 9}), seen(30)], {"ended": [("a", 1)]}),
+    "no lease": ([seen(0, a={1: 0}), seen(10, a={1: 0}), seen(20)], {"ended": [("a", 1)]}),
+    "a slow scan, which may have read the holder early": (
+        [seen(0, a={1: 20}), seen(18, took=5)],
+        {"ended": [("a", 1)]},
+    ),
+}
 
 
-def test_a_new_token_is_a_hand_over() -> None:
-    assert told(seen(0, a={1: 30}), seen(10, a={2: 30})) == {"taken": [("a", 2)], "released": [("a", 1)]}
-    assert told(seen(0, a={1: 30}), seen(10, a={1: 25, 2: 30}, b={9: 30})) == {"taken": [("a", 2), ("b", 9)]}
-
-
-def test_a_hold_with_a_running_lease_was_released() -> None:
-    assert told(seen(0, a={1: 30}), seen(20)) == {"released": [("a", 1)]}
-
-
-def test_a_hold_whose_renewals_were_overdue_has_expired() -> None:
-    assert told(seen(0, a={1: 28}), seen(10, a={1: 18}), seen(20, a={1: 8}), seen(30)) == {"expired": [("a", 1)]}
-
-
-def test_nothing_is_claimed_of_a_short_lease_between_two_rare_looks() -> None:
-    assert told(seen(0, a={1: 8}), seen(15, a={1: 9}), seen(30)) == {"ended": [("a", 1)]}
-
-
-def test_nothing_is_claimed_of_a_hold_without_a_lease() -> None:
-    assert told(seen(0, a={1: 0}), seen(10, a={1: 0}), seen(20)) == {"ended": [("a", 1)]}
-
-
-def test_a_slow_scan_is_no_proof() -> None:
-    """The holder was read somewhere within the scan."""
-    assert told(seen(0, a={1: 20}), seen(18, took=5)) == {"ended": [("a", 1)]}
+@pytest.mark.parametrize("case", CASES)
+def test_the_changes_that_the_last_scan_proves(case: str) -> None:
+    scans, changes = CASES[case]
+    assert told(*scans) == changes
 
 
 def test_an_incomplete_scan_does_not_end_a_hold_that_it_cut_off() -> None:
@@ -74,8 +67,6 @@ def test_holds_of_a_real_store() -> None:
         first = client.semaphore("a", 2).acquire()
         follower.changes(scan(client))
         second = client.semaphore("a", 2).acquire()
-        assert first is not None
-        assert second is not None
         assert [one.token for _, one in follower.changes(scan(client)).taken] == [second.token]
         first.release()
         assert [one.token for _, one in follower.changes(scan(client)).released] == [first.token]

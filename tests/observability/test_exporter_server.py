@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
@@ -15,20 +18,13 @@ import pytest
 
 import dibs
 from cli.commands import Cli, Running
+from cli.terminals import installed
+from dibs.monitor.exporter import METRICS, Exporter
 from lab.servers import ports
-from observability.exposition import read
+from observability.telemetry import read_exporter
 from process.children import PATIENCE, until
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def cli(tmp_path: Path) -> Iterator[Cli]:
-    made = Cli(tmp_path)
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 PATIENT = "import sys, dibs.cli.exporter as e; e._PATIENCE = 600; sys.exit(e.main(['--port', '0']))"
@@ -71,7 +67,7 @@ def test_it_serves_and_ends(cli: Cli, number: int) -> None:
     running, port = started(cli)
     with dibs.connect(cli.url) as client, client.lock("invoice:42"):
         status, text = get(port)
-    assert (status, read(text)["held", "invoice:*"]) == (200, 1)
+    assert (status, read_exporter(text)["held", "invoice:*"]) == (200, 1)
     if number == signal.SIGTERM:
         assert get(port, "/-/healthy") == (200, "ok\n")
         assert 'href="metrics"' in get(port, "/")[1]
@@ -85,6 +81,7 @@ def test_it_serves_and_ends(cli: Cli, number: int) -> None:
     assert not ports.listening(port)
 
 
+@pytest.mark.gate
 def test_slow_clients_hold_up_nobody(cli: Cli) -> None:
     running, port = started(cli)
     slow = [socket.create_connection(("127.0.0.1", port), PATIENCE) for _ in range(200)]
@@ -100,6 +97,7 @@ def test_slow_clients_hold_up_nobody(cli: Cli) -> None:
             one.close()
 
 
+@pytest.mark.gate
 def test_more_connections_than_the_limit_are_refused(cli: Cli) -> None:
     argv = [sys.executable, "-c", PATIENT]
     running, port = listening(cli._keep(Running(argv, cli.directory, cli.environment(), stdin=subprocess.DEVNULL)))
@@ -120,18 +118,6 @@ def test_more_connections_than_the_limit_are_refused(cli: Cli) -> None:
             one.close()
 
 
-def test_two_stores_one_of_them_down(cli: Cli) -> None:
-    file = cli.directory / "url"
-    file.write_text("redis://ana:sesame@127.0.0.1:1")
-    file.chmod(0o600)
-    _, port = started(cli, "--url", cli.url, "--url-file", str(file))
-    status, text = get(port)
-    assert status == 200
-    assert f'dibs_store_up{{store="{cli.url}"}} 1' in text
-    assert 'dibs_store_up{store="redis://127.0.0.1:1"} 0' in text
-    assert "sesame" not in text
-
-
 def test_mistakes(cli: Cli) -> None:
     for words, said in (
         (["--port", "70000"], "is not a port"),
@@ -146,3 +132,75 @@ def test_mistakes(cli: Cli) -> None:
         done = cli.run("exporter", "--port", str(taken.getsockname()[1]))
     assert done.returncode == 64
     assert "Next: choose --bind and --port" in done.stderr
+
+
+# The files of deploy/, and the text of the exporter, as Prometheus's own tool reads them.
+
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+RULES = DEPLOY / "prometheus" / "dibs-alerts.yml"
+DASHBOARD = json.loads((DEPLOY / "grafana" / "dibs.json").read_text())
+QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
+ALERTS = re.findall(r"^ +- alert: (\w+)$", RULES.read_text(), re.MULTILINE)
+PROCESS_METRICS = {
+    "dibs_lock_acquire_duration_seconds_bucket", "dibs_lock_hold_duration_seconds_bucket", "dibs_lock_held",
+    "dibs_lock_waiting", "dibs_lock_losses_total", "dibs_lock_renewals_total",
+    "dibs_lock_lease_remaining_seconds_bucket",
+}  # fmt: skip
+"""The names of dibs's OpenTelemetry metrics after the standard translation."""
+
+
+def promtool(*words: str | Path, text: str = "") -> str:
+    done = subprocess.run(
+        [installed("promtool"), *map(str, words)],
+        input=text, capture_output=True, text=True, check=False, timeout=PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_configuration_and_its_rules_are_valid() -> None:
+    assert f"{len(ALERTS)} rules found" in promtool("check", "config", DEPLOY / "prometheus" / "prometheus.yml")
+
+
+@pytest.mark.gate
+def test_the_text_of_the_exporter_is_valid() -> None:
+    with dibs.connect("memory://promtool") as client, client.lock("invoice:42"), client.semaphore("pool:a", 5):
+        promtool("check", "metrics", text=asyncio.run(Exporter([client]).text()))
+
+
+@pytest.mark.gate
+def test_every_query_of_the_dashboard_is_valid(tmp_path: Path) -> None:
+    rules = [{"record": f"r{n}", "expr": re.sub(r"\$__\w+", "1m", query)} for n, query in enumerate(QUERIES)]
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    assert f"{len(QUERIES)} rules found" in promtool("check", "rules", tmp_path / "rules.yml")
+    for query in QUERIES:
+        for labels in re.findall(r"by \((.+?)\)", query):
+            assert set(labels.split(", ")) <= {"le", "group", "backend", "reason", "outcome"}, query
+        matched = re.findall(r"(\w+)(?:=|!=|=~)\"", query)
+        assert set(matched) <= ({"store", "group"} if "dibs_store" in query else {"group", "reason"}), query
+
+
+@pytest.mark.gate
+def test_each_alert_fires_and_is_silent(tmp_path: Path) -> None:
+    for path in (RULES, Path(__file__).with_name("alerts_test.yml")):
+        shutil.copy(path, tmp_path)
+    promtool("test", "rules", tmp_path / "alerts_test.yml")
+    tests = (tmp_path / "alerts_test.yml").read_text()
+    for alert in ALERTS:
+        assert len(re.findall(rf"alertname: {alert}\b", tests)) >= 3, f"{alert} is not tested"
+    page = (ROOT / "docs" / "production" / "alerts.md").read_text()
+    assert re.findall(r"^\| `(Dibs\w+)` \|", page, re.MULTILINE) == ALERTS
+
+
+def test_all_metrics_exist() -> None:
+    text = RULES.read_text() + "".join(QUERIES)
+    named = set(re.findall(r"\bdibs_(?:store|lock)_\w+", text))
+    assert named <= METRICS.keys() | PROCESS_METRICS
+    assert METRICS.keys() - named <= {"dibs_store_scans_total"}
+
+
+def test_the_dashboard_has_its_variables() -> None:
+    assert [one["name"] for one in DASHBOARD["templating"]["list"]] == ["datasource", "store", "group"]
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,61 +12,28 @@ import pytest
 
 import dibs
 import dibs.aio
-from cli.commands import Holder
+from cli.commands import Cli
 from dibs.monitor import exporter as module
 from dibs.monitor.exporter import METRICS, Exporter, app
-from lab.servers import shared
-from observability.exposition import Samples, read
-from process.children import LASTING, PATIENCE, STEADY, Process, until
+from observability.telemetry import read_exporter
+from process.children import PATIENCE, STEADY, until
 
 PAGE = Path(__file__).parents[2] / "docs" / "production" / "exporter.md"
 HOSTILE = ('quote"d', "back\\slash", "\\n", 'a"} 1', "{}", "# HELP", "é ☂ 锁", "'", ",", "=")
 
 
-def scrape(exporter: Exporter) -> Samples:
-    return read(asyncio.run(exporter.text()))
+def scrape(exporter: Exporter) -> dict[tuple[str, str], float]:
+    return read_exporter(asyncio.run(exporter.text()))
 
 
-@pytest.fixture(
-    params=[
-        "memory",
-        "sqlite",
-        pytest.param("redis", marks=pytest.mark.slow),
-        pytest.param("postgresql", marks=pytest.mark.slow),
-    ]
-)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    made: dict[str, Callable[[], str]] = {
-        "memory": lambda: f"memory://{tmp_path.name}",
-        "sqlite": lambda: f"sqlite:///{tmp_path}/locks.db",
-        "redis": lambda: shared.fresh_redis(tmp_path),
-        "postgresql": lambda: shared.fresh_postgresql(tmp_path),
-    }
-    return made[request.param]()
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[dibs.Client]:
-    with dibs.connect(url, lease=STEADY) as made:
-        yield made
-
-
-@pytest.fixture
-def holder(url: str) -> Iterator[Holder]:
-    made = Holder(url, lease=STEADY)
-    yield made
-    made.discard()
-
-
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def no_sharing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each scrape is a scan of its own."""
     monkeypatch.setattr(module, "_SHARED_FOR", 0.0)
 
 
-@pytest.mark.usefixtures("no_sharing")
-def test_the_figures_are_those_of_the_store(client: dibs.Client, holder: Holder) -> None:
-    exporter = Exporter([client])
+def test_the_figures_are_those_of_the_store(client: dibs.Client, cli: Cli) -> None:
+    exporter, holder = Exporter([client]), cli.holder(lease=STEADY)
     assert scrape(exporter)["names", ""] == 0
     for number in range(3):
         holder.takes(f"invoice:{number}", key=f"invoice:{number}")
@@ -100,43 +64,15 @@ def test_the_figures_are_those_of_the_store(client: dibs.Client, holder: Holder)
     assert found["held", "page"] == 0, "a group that was seen keeps its series"
 
 
-HOLDER = """
-import dibs, sys
-hold = dibs.connect(sys.argv[1], lease=float(sys.argv[2])).lock("job").acquire()
-print(hold.token, flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_sharing")
-def test_the_hold_of_a_killed_process_expires(tmp_path: Path) -> None:
-    url = shared.fresh_redis(tmp_path)
-    process = Process([sys.executable, "-c", HOLDER, url, str(2 * LASTING)], tmp_path, dict(os.environ))
-    try:
-        process.next_line()
-        with dibs.connect(url) as client:
-            exporter = Exporter([client])
-            assert scrape(exporter)["held", "job"] == 1
-            process.kill()
-            ended = until(lambda: (found := scrape(exporter))["held", "job"] == 0 and found)
-            assert ended["expired_total", "job"] == 1
-    finally:
-        process.discard()
-
-
-@pytest.mark.usefixtures("no_sharing")
 def test_hostile_names_stay_inside_their_label() -> None:
     with dibs.connect("memory://hostile") as client:
         holds = [client.lock(name).acquire() for name in HOSTILE]
         text = asyncio.run(Exporter([client], group=str).text())
-        assert {group for name, group in read(text) if name == "held"} == set(HOSTILE)
+        assert {group for name, group in read_exporter(text) if name == "held"} == set(HOSTILE)
         for hold in holds:
-            assert hold is not None
             hold.release()
 
 
-@pytest.mark.usefixtures("no_sharing")
 def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_GROUPS", 3)
     with dibs.connect("memory://bounded") as client:
@@ -145,7 +81,6 @@ def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             holds = [client.lock(f"{turn}-{number}").acquire() for number in range(2)]
             found = scrape(exporter)
             for hold in holds:
-                assert hold is not None
                 hold.release()
     assert sum(name == "handovers_total" for name, _ in found) == 4
     assert found["held", "other"] == 2
@@ -160,7 +95,7 @@ def test_scrapers_share_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             return set(await asyncio.gather(*(exporter.text() for _ in range(50))))
 
         (text,) = asyncio.run(many()) | asyncio.run(many())
-        assert read(text)["scans_total", ""] == 1
+        assert read_exporter(text)["scans_total", ""] == 1
 
 
 def test_a_store_that_is_down_shows_no_gauge_but_that(tmp_path: Path) -> None:
@@ -177,7 +112,6 @@ def test_a_store_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None
         return real(client)
 
     monkeypatch.setattr(module, "scan", hanging)
-    monkeypatch.setattr(module, "_SHARED_FOR", 0.0)
     with dibs.connect("memory://hanging") as client:
         exporter = Exporter([client], timeout=0.05)
         assert [scrape(exporter)["up", ""] for _ in range(2)] == [0, 0]
@@ -211,10 +145,7 @@ def test_two_stores_without_a_password() -> None:
     assert "sesame" not in text
 
 
-@pytest.mark.parametrize(
-    ("method", "status", "has_body"), [("GET", 200, True), ("HEAD", 200, False), ("POST", 405, True)]
-)
-def test_the_asgi_application(method: str, status: int, has_body: bool) -> None:
+def test_the_asgi_application() -> None:
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -224,13 +155,14 @@ def test_the_asgi_application(method: str, status: int, has_body: bool) -> None:
         raise AssertionError
 
     with dibs.connect("memory://asgi") as client, client.lock("a"):
-        asyncio.run(app(client)({"type": "http", "method": method, "path": "/"}, receive, send))
-    start, body = sent
-    assert start["status"] == status
-    assert bool(body["body"]) == has_body
-    if method == "GET":
-        assert read(body["body"].decode())["held", "a"] == 1
-        assert dict(start["headers"])[b"content-length"] == str(len(body["body"])).encode()
+        application = app(client)
+        for method in ("GET", "HEAD", "POST"):
+            asyncio.run(application({"type": "http", "method": method, "path": "/"}, receive, send))
+    starts, bodies = sent[::2], [one["body"] for one in sent[1::2]]
+    assert [one["status"] for one in starts] == [200, 200, 405]
+    assert [bool(body) for body in bodies] == [True, False, True]
+    assert read_exporter(bodies[0].decode())["held", "a"] == 1
+    assert dict(starts[0]["headers"])[b"content-length"] == str(len(bodies[0])).encode()
 
 
 def test_the_page_lists_every_metric() -> None:

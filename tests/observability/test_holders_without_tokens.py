@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,18 +15,10 @@ from dibs.dashboard.views import key_of
 from dibs.info import LockInfo, Participant
 from dibs.monitor import break_log
 from dibs.monitor.changes import Follower
-from dibs.monitor.exporter import Exporter
 from dibs.monitor.history import lanes
-from dibs.monitor.sampler import Entry, Sampler
-from dibs.monitor.scan import Scan, scan
+from dibs.monitor.scan import Scan
 from lab.servers import shared_redis
-from observability.dashboards import Site, served
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-
-
-def at(second: float) -> datetime:
-    return NOON + timedelta(seconds=second)
+from observability.dashboards import NOON, Site, Watch
 
 
 def held(waiter: str = "", **holders: float) -> LockInfo:
@@ -36,34 +27,14 @@ def held(waiter: str = "", **holders: float) -> LockInfo:
     return LockInfo(name="a", holders=people, waiters=(Participant(owner=waiter),) if waiter else ())
 
 
-class Watch:
-    """A sampler that is fed by hand: one sample of the name `a` each second."""
-
-    def __init__(self) -> None:
-        self.sampler = Sampler(dibs.connect("memory://sampler"))
-        self.second = 0
-
-    def see(self, *infos: LockInfo, baseline: bool = False) -> None:
-        for info in infos:
-            self.sampler._note(info, at(self.second), baseline=baseline or self.second == 0)
-            self.second += 1
-
-    @property
-    def entry(self) -> Entry:
-        return self.sampler.entries["a"]
-
-    def changes(self) -> list[tuple[str, str, float]]:
-        record = self.sampler.history.record("a")
-        return [] if record is None else [(one.what, one.who, one.seconds) for one in record.changes]
-
-    def spans(self) -> dict[str, list[tuple[str, float, float | None, str | None]]]:
-        """By owner: kind, from when, until when (None: not over), and how it ended."""
-        entry = self.sampler.entries.get("a")
-        info, seen = (held(), {}) if entry is None else (entry.info, entry.seen)
-        return {
-            who: [(one.kind, _second(one.start), None if one.to is None else _second(one.to), one.end) for one in own]
-            for who, own, _ in lanes(self.sampler.history.record("a"), info, 9, seen)
-        }
+def spans(watch: Watch) -> dict[str, list[tuple[str, float, float | None, str | None]]]:
+    """By owner: kind, from when, until when (None: not over), and how it ended."""
+    entry = watch.sampler.entries.get("a")
+    info, seen = (held(), {}) if entry is None else (entry.info, entry.seen)
+    return {
+        who: [(one.kind, _second(one.start), None if one.to is None else _second(one.to), one.end) for one in own]
+        for who, own, _ in lanes(watch.record, info, 9, seen)
+    }
 
 
 def _second(instant: datetime) -> float:
@@ -73,58 +44,51 @@ def _second(instant: datetime) -> float:
 def test_two_holders_are_not_merged_in_scans() -> None:
     follower = Follower()
     seen = [held(x=30, y=30), held(x=20, y=4), held(x=30)]
-    *_, last = (follower.changes(Scan(at(10 * n), 0.1, [info])) for n, info in enumerate(seen))
+    *_, last = (follower.changes(Scan(NOON + timedelta(seconds=10 * n), 0.1, [info])) for n, info in enumerate(seen))
     assert [(one.name, one.holder.owner) for one in last.expired] == [("a", "y")]
     assert (last.taken, last.released, last.ended) == ([], [], [])
     assert follower.longest == {("a", "x"): 30}
 
 
-def test_two_holders_are_not_merged_in_samples() -> None:
-    watch = Watch()
+def test_two_holders_are_not_merged_in_samples(watch: Watch) -> None:
     watch.see(held(x=30, y=30), held(x=30, y=0.5), held(x=29))
-    assert watch.changes() == [("expired", "y", 0.0)]
+    assert [(one.what, one.who, one.seconds) for one in watch.record.changes] == [("expired", "y", 0.0)]
     watch.see(held(x=28, z=30), held(z=29))
-    assert watch.changes()[1:] == [("acquired", "z", 0.0), ("released", "x", 0.0)]
+    assert [(one.what, one.who) for one in watch.record.changes][1:] == [("acquired", "z"), ("released", "x")]
     assert watch.entry.leases == {"z": 30}
 
 
-def test_a_holder_that_took_the_lock_again_did_not_renew_it() -> None:
+def test_a_holder_that_took_the_lock_again_did_not_renew_it(watch: Watch) -> None:
     """A thread of Java has one id for all its holds."""
-    watch = Watch()
     watch.see(held(x=10), held(x=10), held(x=9.5), held(x=4), held(x=3))
     assert watch.entry.trouble() is None
     assert watch.entry.renewed == set()
 
 
-def test_the_timeline_begins_when_somebody_was_first_seen() -> None:
-    watch = Watch()
+def test_the_timeline_begins_when_somebody_was_first_seen(watch: Watch) -> None:
     watch.see(held(x=30), held(x=29))
-    assert watch.spans() == {"x": [("held", 0, None, None)]}
+    assert spans(watch) == {"x": [("held", 1, None, None)]}
     watch.see(held(x=28, waiter="y"), held(x=27, waiter="y"), held(y=30))
-    assert watch.spans() == {"y": [("waited", 2, 4, None), ("held", 4, None, None)]}
+    assert spans(watch) == {"y": [("waited", 3, 5, None), ("held", 5, None, None)]}
     watch.see(held(), held(y=30), held())
-    assert watch.spans() == {"y": [("waited", 2, 4, None), ("held", 4, 5, "released"), ("held", 6, 7, "released")]}, (
+    assert spans(watch) == {"y": [("waited", 3, 5, None), ("held", 5, 6, "released"), ("held", 7, 8, "released")]}, (
         "one id, two holds"
     )
-    record = watch.sampler.history.record("a")
-    assert record is not None
-    assert not record.waits, "how long it waited is not known"
+    assert not watch.record.waits, "how long it waited is not known"
 
 
-def test_nothing_is_said_of_the_time_when_nobody_looked() -> None:
-    watch = Watch()
+def test_nothing_is_said_of_the_time_when_nobody_looked(watch: Watch) -> None:
     watch.see(held(), held(x=30))
     watch.see(held(x=25), baseline=True)
-    assert watch.spans() == {"x": [("held", 2, None, None)]}
+    assert spans(watch) == {"x": [("held", 3, None, None)]}
     watch.see(held(z=25), baseline=True)
-    assert watch.spans() == {"z": [("held", 3, None, None)]}
+    assert spans(watch) == {"z": [("held", 4, None, None)]}
 
 
-def test_a_break_without_a_token_does_not_mark_other_holds() -> None:
-    watch = Watch()
+def test_a_break_without_a_token_does_not_mark_other_holds(watch: Watch) -> None:
     watch.see(held(), held(x=30), held(), held(y=30), held())
     watch.sampler.history.broken("a", 0)
-    assert [what for what, *_ in watch.changes()] == ["acquired", "released", "acquired", "released"]
+    assert watch.whats() == ["acquired", "released", "acquired", "released"]
 
 
 @pytest.fixture
@@ -138,28 +102,7 @@ def client(url: str) -> Iterator[dibs.Client]:
         yield made
 
 
-def test_the_figures_of_a_store(client: dibs.Client, url: str) -> None:
-    follower = Follower()
-    with client.rwlock("a").read, dibs.connect(url) as other:
-        follower.changes(scan(client))
-        with other.rwlock("a").read:
-            taken = follower.changes(scan(client)).taken
-            text = asyncio.run(Exporter([client], group=str).text())
-        released = follower.changes(scan(client)).released
-    assert len(taken) == 1
-    assert [one.holder.key for one in taken] == [one.holder.key for one in released]
-    figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    place = client._core.shown
-    assert figures[f'dibs_store_held{{store="{place}",group="a"}}'] == "2"
-    assert figures[f'dibs_store_oldest_wait_seconds{{store="{place}",group="a"}}'] == "0.0"
-
-
-@pytest.fixture
-def site(client: dibs.Client) -> Iterator[Site]:
-    with served(dibs.dashboard.app(client, allow_break=True)) as made:
-        yield made
-
-
+@pytest.mark.slow
 def test_the_dashboard_shows_what_is_known(client: dibs.Client, site: Site) -> None:
     with client.lock("a"), client.lock("b", fenced=True) as fenced:
         (holder,) = client.inspect("a").holders
@@ -176,15 +119,16 @@ def test_the_dashboard_shows_what_is_known(client: dibs.Client, site: Site) -> N
     assert "This store does not show the age of a hold." in store["limits"]
 
 
-@pytest.mark.parametrize("token", [0, None, "x"])
-def test_the_dashboard_breaks_no_hold_without_a_token(client: dibs.Client, site: Site, token: object) -> None:
+@pytest.mark.slow
+def test_the_dashboard_breaks_no_hold_without_a_token(client: dibs.Client, site: Site) -> None:
     headers = {
         "Content-Type": "application/json", "Origin": f"http://127.0.0.1:{site.port}",
         "X-Dibs-CSRF": site.ask("api/stores").json["csrf"],
     }  # fmt: skip
-    body = {"store": "0", "key": key_of("a"), "token": token, "reason": "it hangs"}
     with client.lock("a"):
-        answer = site.ask("api/break", "POST", json.dumps(body).encode(), **headers)
-        assert (answer.status, "break this one with dibs break NAME --holder ID" in answer.json["error"]) == (400, True)
-        assert client.inspect("a").holders
+        for token in (0, None, "x"):
+            body = {"store": "0", "key": key_of("a"), "token": token, "reason": "it hangs"}
+            answer = site.ask("api/break", "POST", json.dumps(body).encode(), **headers)
+            assert (answer.status, "dibs break NAME --holder ID" in answer.json["error"]) == (400, True)
+            assert client.inspect("a").holders
     assert break_log.last(client, "a") is None

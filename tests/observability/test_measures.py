@@ -1,24 +1,29 @@
-"""Every event becomes the measurements of docs/production/metrics.md, and both libraries have the same."""
+"""Every event becomes the measurements of docs/production/metrics.md, and both libraries have the same: metrics, kinds,
+units, attributes, their values, and buckets."""
 
 from __future__ import annotations
 
 import gc
 import itertools
 import random
+import re
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_args
 
 import pytest
+from opentelemetry.sdk.metrics.export import Histogram, Sum
 from prometheus_client import CollectorRegistry
 
 import dibs
 from dibs.errors import LossReason
 from dibs.events import Event, What
 from dibs.monitor import measures
+from dibs.monitor.groups import MOST, template
 from dibs.otel import OtelObserver
 from dibs.prometheus import PrometheusObserver
+from docs.test_lists import rows, section, words
 from observability.telemetry import Otel, Prometheus, event, row
 
 REDIS = {"backend": "redis", "mode": "exclusive", "group": "invoice:*"}
@@ -26,24 +31,20 @@ ENDS = {"expired": "expired", "max_hold": "expired", "broken": "broken"}
 
 
 @pytest.fixture
-def otel() -> Iterator[Otel]:
-    with Otel() as sdk:
-        yield sdk
+def observe(otel: Otel) -> OtelObserver:
+    return otel.observer()
 
 
-@pytest.mark.parametrize(
-    ("what", "outcome"),
-    [("acquired", "acquired"), ("busy", "busy"), ("timed_out", "timeout"), ("cancelled", "cancelled")],
-)
-@pytest.mark.parametrize("contended", [False, True])
-def test_an_acquire_is_recorded_with_its_outcome(what: str, outcome: str, contended: bool, otel: Otel) -> None:
-    otel.observer()(event(what, waited=0.25, contended=contended))
-    expected = row(**REDIS, outcome=outcome, contended=contended)
-    assert otel.values("dibs.lock.acquire.duration") == {expected: (1, 0.25)}
+def test_an_acquire_is_recorded_with_its_outcome(otel: Otel, observe: OtelObserver) -> None:
+    outcomes = {"acquired": "acquired", "busy": "busy", "timed_out": "timeout", "cancelled": "cancelled"}
+    expected = {}
+    for (what, outcome), contended in itertools.product(outcomes.items(), (False, True)):
+        observe(event(what, waited=0.25, contended=contended))
+        expected[row(**REDIS, outcome=outcome, contended=contended)] = (1, 0.25)
+    assert otel.values("dibs.lock.acquire.duration") == expected
 
 
-def test_only_an_error_has_a_type(otel: Otel) -> None:
-    observe = otel.observer()
+def test_only_an_error_has_a_type(otel: Otel, observe: OtelObserver) -> None:
     observe(event("failed", waited=2.0, error=dibs.StoreUnavailable("gone")))
     observe(event("failed", waited=1.0))
     observe(event("timed_out", waited=1.0, error=dibs.AcquireTimeout("late")))
@@ -55,43 +56,42 @@ def test_only_an_error_has_a_type(otel: Otel) -> None:
     }
 
 
-@pytest.mark.parametrize("what", ["released", "given_back"])
-def test_a_release_ends_a_hold(what: str, otel: Otel) -> None:
-    observe = otel.observer()
-    observe(event("acquired"))
-    assert otel.values("dibs.lock.held") == {row(**REDIS): 1}
-    observe(event(what, held=3.5))
-    assert otel.values("dibs.lock.held") == {row(**REDIS): 0}
-    assert otel.values("dibs.lock.hold.duration") == {row(**REDIS, end="released"): (1, 3.5)}
+def test_a_release_ends_a_hold(otel: Otel, observe: OtelObserver) -> None:
+    for number, what in enumerate(("released", "given_back"), 1):
+        observe(event("acquired"))
+        assert otel.values("dibs.lock.held") == {row(**REDIS): 1}
+        observe(event(what, held=3.5))
+        assert otel.values("dibs.lock.held") == {row(**REDIS): 0}, "a series that was seen once stays"
+        assert otel.values("dibs.lock.hold.duration") == {row(**REDIS, end="released"): (number, 3.5 * number)}
     assert otel.values("dibs.lock.losses") == {}
+    assert otel.values("dibs.semaphore.usage") == otel.values("dibs.semaphore.limit") == {}
 
 
-@pytest.mark.parametrize("reason", get_args(LossReason))
-def test_a_loss_ends_a_hold_and_is_counted(reason: str, otel: Otel) -> None:
-    observe = otel.observer()
-    observe(event("acquired"))
-    observe(event("lost", held=3.5, reason=reason))
-    assert not any(otel.values("dibs.lock.held").values())
-    end = ENDS.get(reason, "lost")
-    assert otel.values("dibs.lock.hold.duration") == {row(**REDIS, end=end): (1, 3.5)}
-    assert otel.values("dibs.lock.losses") == {row(backend="redis", group="invoice:*", reason=reason): 1}
+def test_a_loss_ends_a_hold_and_is_counted() -> None:
+    for reason in get_args(LossReason):
+        with Otel() as otel:
+            observe = otel.observer()
+            observe(event("acquired"))
+            observe(event("lost", held=3.5, reason=reason))
+            assert not any(otel.values("dibs.lock.held").values())
+            end = ENDS.get(reason, "lost")
+            assert otel.values("dibs.lock.hold.duration") == {row(**REDIS, end=end): (1, 3.5)}
+            assert otel.values("dibs.lock.losses") == {row(backend="redis", group="invoice:*", reason=reason): 1}
 
 
-@pytest.mark.parametrize("what", ["acquired", "timed_out", "cancelled", "failed"])
-def test_a_waiter_waits_until_its_acquire_ends(what: str, otel: Otel) -> None:
-    observe = otel.observer()
-    observe(event("waiting"))
-    observe(event("waiting"))
-    assert otel.values("dibs.lock.waiting") == {row(**REDIS): 2}
-    observe(event(what, contended=True))
-    observe(event("acquired", contended=False, token=8))
-    assert otel.values("dibs.lock.waiting") == {row(**REDIS): 1}
-    observe(event(what, contended=True, token=9))
-    assert otel.values("dibs.lock.waiting") == {row(**REDIS): 0}
+def test_a_waiter_waits_until_its_acquire_ends(otel: Otel, observe: OtelObserver) -> None:
+    for what in ("acquired", "timed_out", "cancelled", "failed"):
+        observe(event("waiting"))
+        observe(event("waiting"))
+        assert otel.values("dibs.lock.waiting") == {row(**REDIS): 2}
+        observe(event(what, contended=True))
+        observe(event("acquired", contended=False, token=8))
+        assert otel.values("dibs.lock.waiting") == {row(**REDIS): 1}
+        observe(event(what, contended=True, token=9))
+        assert otel.values("dibs.lock.waiting") == {row(**REDIS): 0}
 
 
-def test_renewals_are_counted_with_the_lease_that_was_left(otel: Otel) -> None:
-    observe = otel.observer()
+def test_renewals_are_counted_with_the_lease_that_was_left(otel: Otel, observe: OtelObserver) -> None:
     observe(event("renewed", left=19.5))
     observe(event("renewal_late", left=3.0))
     observe(event("renewal_late", left=-1.0, error=dibs.StoreUnavailable("gone")))
@@ -102,16 +102,14 @@ def test_renewals_are_counted_with_the_lease_that_was_left(otel: Otel) -> None:
     assert otel.values("dibs.lock.lease.remaining") == {row(backend="redis"): (3, 22.5)}
 
 
-def test_a_lock_in_a_transaction_is_acquired_and_not_held(otel: Otel) -> None:
-    observe = otel.observer()
+def test_a_lock_in_a_transaction_is_acquired_and_not_held(otel: Otel, observe: OtelObserver) -> None:
     observe(event("acquired", mode="transaction", waited=1.0))
     inside = {**REDIS, "mode": "transaction"}
     assert otel.values("dibs.lock.acquire.duration") == {row(**inside, outcome="acquired", contended=False): (1, 1.0)}
     assert otel.values("dibs.lock.held") == {}
 
 
-def test_a_semaphore_has_a_usage_and_a_limit(otel: Otel) -> None:
-    observe = otel.observer()
+def test_a_semaphore_has_a_usage_and_a_limit(otel: Otel, observe: OtelObserver) -> None:
     pool = {"kind": "semaphore", "name": "pool:1", "capacity": 5}
     other = {"kind": "semaphore", "name": "pool:2", "capacity": 10}
     group = row(backend="redis", group="pool:*")
@@ -126,22 +124,15 @@ def test_a_semaphore_has_a_usage_and_a_limit(otel: Otel) -> None:
     assert (otel.values("dibs.semaphore.usage"), otel.values("dibs.semaphore.limit")) == ({group: 0}, {group: 0})
 
 
-def test_a_mutex_uses_no_permits(otel: Otel) -> None:
-    otel.observer()(event("acquired"))
-    assert otel.values("dibs.semaphore.usage") == otel.values("dibs.semaphore.limit") == {}
-
-
-def test_a_hold_ends_with_the_attributes_that_it_began_with(otel: Otel) -> None:
+def test_a_hold_ends_with_the_attributes_that_it_began_with(otel: Otel, observe: OtelObserver) -> None:
     """A write lock may be downgraded meanwhile."""
-    observe = otel.observer()
     observe(event("acquired", kind="rw", mode="exclusive"))
     observe(event("released", kind="rw", mode="shared", held=1.0))
     assert not any(otel.values("dibs.lock.held").values())
     assert otel.values("dibs.lock.hold.duration") == {row(**REDIS, end="released"): (1, 1.0)}
 
 
-def test_ends_whose_begin_was_not_seen_make_nothing_negative(otel: Otel) -> None:
-    observe = otel.observer()
+def test_ends_whose_begin_was_not_seen_make_nothing_negative(otel: Otel, observe: OtelObserver) -> None:
     observe(event("released", held=9.0, token=3))
     observe(event("timed_out", contended=True))
     observe(event("acquired", token=4))
@@ -150,9 +141,8 @@ def test_ends_whose_begin_was_not_seen_make_nothing_negative(otel: Otel) -> None
     assert otel.values("dibs.lock.hold.duration") == {}
 
 
-def test_holds_with_one_token_end_in_any_order(otel: Otel) -> None:
+def test_holds_with_one_token_end_in_any_order(otel: Otel, observe: OtelObserver) -> None:
     """A write lock and a read lock inside it; the write lock is released first."""
-    observe = otel.observer()
     observe(event("acquired", kind="rw", hold=1))
     observe(event("acquired", kind="rw", mode="shared", hold=2))
     observe(event("released", kind="rw", hold=1, held=3.0))
@@ -162,47 +152,38 @@ def test_holds_with_one_token_end_in_any_order(otel: Otel) -> None:
     assert {dict(key)["mode"]: value for key, value in durations.items()} == {"exclusive": (1, 3.0), "shared": (1, 1.0)}
 
 
-def test_the_end_of_a_permit_of_a_rate_limit_is_no_loss(otel: Otel) -> None:
-    observe = otel.observer()
+def test_the_end_of_a_permit_of_a_rate_limit_is_no_loss(otel: Otel, observe: OtelObserver) -> None:
     for kind, token in (("semaphore", 1), ("mutex", 2)):
         observe(event("acquired", kind=kind, token=token))
         observe(event("lost", kind=kind, token=token, reason="expired"))
     assert sum(otel.values("dibs.lock.losses").values()) == 1
 
 
-def test_holds_of_two_namespaces_may_look_the_same(otel: Otel) -> None:
-    observe = otel.observer()
+def test_holds_of_two_namespaces_may_look_the_same(otel: Otel, observe: OtelObserver) -> None:
     observe(event("acquired"))
     observe(event("acquired"))
     observe(event("released"))
     assert otel.values("dibs.lock.held") == {row(**REDIS): 1}
 
 
-def test_a_series_that_was_seen_once_stays(otel: Otel) -> None:
-    observe = otel.observer()
-    for _ in range(3):
-        observe(event("acquired"))
-        assert otel.values("dibs.lock.held") == {row(**REDIS): 1}
-        observe(event("released"))
-        assert otel.values("dibs.lock.held") == {row(**REDIS): 0}
-
-
-@pytest.mark.parametrize(
-    ("group", "expected"),
-    [(None, "invoice:*"), (["shop", "invoice:4*"], "invoice:4*"), (["shop"], "other"), (str, "invoice:42")],
-)
-def test_a_group_stands_for_the_name(group: Any, expected: str, otel: Otel) -> None:
-    otel.observer(group)(event("busy"))
-    (found,) = otel.values("dibs.lock.acquire.duration")
-    assert dict(found)["group"] == expected
-
-
-@pytest.mark.parametrize("wrong", ["invoice:*", [1], 7])
-def test_a_wrong_group_is_refused(wrong: Any, otel: Otel) -> None:
-    with pytest.raises(TypeError):
-        OtelObserver(meter_provider=otel.provider, group=wrong)
-    with pytest.raises(TypeError):
-        PrometheusObserver(registry=CollectorRegistry(), group=wrong)
+def test_a_group_stands_for_the_name(otel: Otel) -> None:
+    expected = set()
+    groups: dict[str, Any] = {
+        "invoice:*": None,
+        "invoice:4*": ["shop", "invoice:4*"],
+        "other": ["shop"],
+        "invoice:42": str,
+    }
+    for shown, group in groups.items():
+        otel.observer(group)(event("busy"))
+        expected.add(shown)
+        assert {dict(found)["group"] for found in otel.values("dibs.lock.acquire.duration")} == expected
+    wrong: Any
+    for wrong in ("invoice:*", [1], 7):
+        with pytest.raises(TypeError):
+            OtelObserver(meter_provider=otel.provider, group=wrong)
+        with pytest.raises(TypeError):
+            PrometheusObserver(registry=CollectorRegistry(), group=wrong)
 
 
 def every_event() -> Iterator[Event]:
@@ -269,8 +250,7 @@ def test_observers_of_two_clients_add_up_and_end_apart(library: str, otel: Otel)
     assert shown.samples()[held] == 0
 
 
-def test_threads_lose_no_count(otel: Otel) -> None:
-    observe = otel.observer()
+def test_threads_lose_no_count(otel: Otel, observe: OtelObserver) -> None:
 
     def pairs(thread: int) -> None:
         for token in range(300):
@@ -318,3 +298,75 @@ def test_nothing_is_left_of_a_registry_that_is_gone() -> None:
     del registry, observer
     gc.collect()
     assert seen() is None
+
+
+# docs/production/metrics.md.
+
+
+PAGE = "production/metrics.md"
+
+
+def emitted() -> dict[str, Any]:
+    """The metrics that the SDK has after every event, while each gauge is above zero."""
+    with Otel() as sdk:
+        observe = sdk.observer()
+        for one in every_event():
+            observe(one)
+        return sdk.metrics()
+
+
+def kind(metric: Any) -> str:
+    if isinstance(metric.data, Histogram):
+        return "histogram"
+    assert isinstance(metric.data, Sum)
+    return "counter" if metric.data.is_monotonic else "up-down counter"
+
+
+def test_the_reference_is_what_is_emitted() -> None:
+    listed = {
+        name.strip("`"): (kind, unit.strip("`"), words(attributes))
+        for name, kind, unit, attributes, _ in rows(section(PAGE, "Reference"), "metric")
+    }
+    found = {
+        name: (kind(metric), metric.unit, {key for one in metric.data.data_points for key in one.attributes})
+        for name, metric in emitted().items()
+    }
+    assert len(found) == 9
+    assert listed == found
+
+
+def test_the_values_of_attributes_are_those_on_the_page() -> None:
+    listed: dict[str, set[str]] = {}
+    for attribute, _, values in rows(section(PAGE, "Reference"), "attribute"):
+        listed.setdefault(attribute.strip("`"), set()).update(words(values))
+    found: dict[str, set[str]] = {}
+    for metric in emitted().values():
+        for one in metric.data.data_points:
+            for key, value in one.attributes.items():
+                found.setdefault(key, set()).add(str(value).lower() if isinstance(value, bool) else str(value))
+    for attribute in ("mode", "outcome", "end", "contended"):
+        assert found[attribute] == listed[attribute], attribute
+    assert found["reason"] == listed["reason"] - {"hold.lost_reason"}
+    assert found["backend"] < listed["backend"]
+    assert found.keys() == listed.keys()
+
+
+def test_the_buckets_are_those_on_the_page() -> None:
+    listed = {
+        name.strip("`"): [float(number) for number in bounds.split(", ")]
+        for name, bounds in rows(section(PAGE, "Buckets"), "metric")
+    }
+    found = {
+        name: list(metric.data.data_points[0].explicit_bounds)
+        for name, metric in emitted().items()
+        if isinstance(metric.data, Histogram)
+    }
+    assert listed == found
+
+
+def test_the_groups_are_those_on_the_page() -> None:
+    part = section(PAGE, "Groups")
+    listed = {name.strip("`"): group.strip("`") for name, group in rows(part, "name")}
+    assert listed == {name: template(name) for name in listed}
+    assert len(listed) == 5
+    assert re.search(rf"After {MOST} groups", part)

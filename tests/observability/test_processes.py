@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 FORKED = """
 import os, sys
 from prometheus_client import generate_latest

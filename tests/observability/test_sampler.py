@@ -1,12 +1,10 @@
-"""What the sampler sees, and what it makes of it."""
+"""The sampler: samples by hand, their history, the graph of waiters, and its scans."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
+from datetime import timedelta
 
 import pytest
 
@@ -16,13 +14,12 @@ from dibs.monitor import history, sampler
 from dibs.monitor.graph import MOST_NODES, wait_for_graph
 from dibs.monitor.history import History, lanes
 from dibs.monitor.sampler import Sampler, Viewer
-from observability.dashboards import LIMIT, eventually
-
-NOW = datetime(2026, 11, 18, 10, 0, tzinfo=UTC)
+from observability.dashboards import LIMIT, NOON, Proxy, Watch
+from process.children import until
 
 
 def person(owner: str, token: int, since: float = 0.0, remaining: float = 30.0) -> Participant:
-    at = NOW + timedelta(seconds=since)
+    at = NOON + timedelta(seconds=since)
     return Participant(owner=owner, host="web", pid=1, thread=owner, token=token, since=at, remaining=remaining)
 
 
@@ -30,34 +27,16 @@ def held(name: str, *holders: Participant, waiters: tuple[Participant, ...] = ()
     return LockInfo(name=name, holders=holders, waiters=waiters)
 
 
-class Watch:
-    """A sampler that is fed by hand: one sample of the name `a` each second."""
-
-    def __init__(self) -> None:
-        self.sampler = Sampler(dibs.connect("memory://sampler"))
-        self.at = 0.0
-
-    def see(self, info: LockInfo, after: float = 1.0) -> bool:
-        self.at += after
-        return self.sampler._note(info, NOW + timedelta(seconds=self.at), baseline=self.at == after)
-
-    def whats(self) -> list[str]:
-        record = self.sampler.history.record("a")
-        return [] if record is None else [one.what for one in record.changes]
-
-
-def test_a_draining_lease_is_no_change_and_a_renewal_is_one() -> None:
-    watch = Watch()
+def test_a_draining_lease_is_no_change_and_a_renewal_is_one(watch: Watch) -> None:
     assert watch.see(held("a", person("ana", 1, remaining=30)))
     assert not watch.see(held("a", person("ana", 1, remaining=29)))
     assert not watch.see(held("a", person("ana", 1, remaining=28.1)))
     assert watch.see(held("a", person("ana", 1, remaining=29.9)))
-    assert watch.sampler.entries["a"].renewed == {1}
-    assert watch.sampler.entries["a"].leases == {1: 30}
+    assert watch.entry.renewed == {1}
+    assert watch.entry.leases == {1: 30}
 
 
-def test_a_session_without_a_lease_is_never_renewed() -> None:
-    watch = Watch()
+def test_a_session_without_a_lease_is_never_renewed(watch: Watch) -> None:
     for remaining in (0.0, 40.0):  # PostgreSQL and MySQL; ZooKeeper
         watch.see(held("a", person("ana", 1, remaining=remaining)))
         assert not watch.see(held("a", person("ana", 1, remaining=remaining)))
@@ -66,83 +45,72 @@ def test_a_session_without_a_lease_is_never_renewed() -> None:
 @pytest.mark.parametrize(
     ("last", "gap", "end"), [(20.0, 1.0, "released"), (0.5, 1.0, "expired"), (2.9, 5.0, "released")]
 )
-def test_the_end_of_a_hold(last: float, gap: float, end: str) -> None:
+def test_the_end_of_a_hold(watch: Watch, last: float, gap: float, end: str) -> None:
     """The third: a short lease between two rare samples may have been renewed, and proves nothing."""
-    watch = Watch()
     watch.see(held("a", person("ana", 1, remaining=3.0 if last == 2.9 else 30.0)))
     watch.see(held("a", person("ana", 1, remaining=last)))
-    watch.see(held("a"), gap)
+    watch.see(held("a"), after=gap)
     assert watch.whats() == [end]
     assert watch.sampler.history.expired == (end == "expired")
     assert not watch.sampler.entries
     assert watch.sampler.held == 0
 
 
-def test_a_hand_over_is_counted_with_its_wait() -> None:
-    watch = Watch()
+def test_a_hand_over_is_counted_with_its_wait(watch: Watch) -> None:
     watch.see(held("a", person("ana", 1)))
     watch.see(held("a", person("ana", 1), waiters=(person("bo", 2, since=1.5),)))
     watch.see(held("a", person("bo", 2, since=2.5)))
     assert watch.whats() == ["waiting", "released", "acquired"]
-    record = watch.sampler.history.record("a")
-    assert record is not None
-    assert list(record.waits) == [1.0]
-    now = NOW + timedelta(seconds=60)
-    assert watch.sampler.history.handovers_per_minute(now, NOW) == 1
-    drawn = lanes(record, held("a", person("bo", 2, since=2.5)), 9)
+    assert list(watch.record.waits) == [1.0]
+    now = NOON + timedelta(seconds=60)
+    assert watch.sampler.history.handovers_per_minute(now, NOON) == 1
+    drawn = lanes(watch.record, held("a", person("bo", 2, since=2.5)), 9)
     found = {owner: [(span.kind, span.end) for span in spans] for owner, spans, _ in drawn}
     assert found == {"ana@web pid 1": [("held", "released")], "bo@web pid 1": [("waited", None), ("held", None)]}
 
 
-def test_an_exclusive_hold_ends_before_the_next_begins() -> None:
+def test_an_exclusive_hold_ends_before_the_next_begins(watch: Watch) -> None:
     """The sample that shows the hand-over is later than it."""
-    watch = Watch()
     watch.see(held("a", person("ana", 1)))
     watch.see(held("a", person("bo", 2, since=1.5)))
-    record = watch.sampler.history.record("a")
-    assert record is not None
-    at = NOW + timedelta(seconds=1.5)
-    assert [(one.what, one.at) for one in record.changes] == [("released", at), ("acquired", at)]
+    at = NOON + timedelta(seconds=1.5)
+    assert [(one.what, one.at) for one in watch.record.changes] == [("released", at), ("acquired", at)]
 
 
-def test_the_time_of_a_grant_is_that_of_the_sample_where_the_store_tells_that_of_the_wait() -> None:
-    watch = Watch()
+def test_the_time_of_a_grant_is_that_of_the_sample_where_the_store_tells_that_of_the_wait(watch: Watch) -> None:
     watch.see(held("a", person("ana", 1)))
     watch.see(held("a", person("ana", 1), waiters=(person("bo", 2, since=1.5),)))
     watch.see(held("a", person("bo", 2, since=1.50001)))
-    record = watch.sampler.history.record("a")
-    assert record is not None
-    assert [round(wait, 3) for wait in record.waits] == [1.5]
-    assert record.changes[-1].at == NOW + timedelta(seconds=3)
+    assert [round(wait, 3) for wait in watch.record.waits] == [1.5]
+    assert watch.record.changes[-1].at == NOON + timedelta(seconds=3)
 
 
-def test_a_hold_that_ended_while_nobody_viewed_is_not_drawn() -> None:
-    watch = Watch()
+def test_a_hold_that_ended_while_nobody_viewed_is_not_drawn(watch: Watch) -> None:
     watch.see(held("a", person("ana", 1)))
     watch.see(held("a", person("bo", 2, since=1.5)))
     later = held("a", person("cy", 3, since=60))
-    watch.sampler._note(later, NOW + timedelta(seconds=61), baseline=True)
+    watch.sampler._note(later, NOON + timedelta(seconds=61), baseline=True)
     drawn = lanes(watch.sampler.history.record("a"), later, 9)
     ends = [(owner, [span.end for span in spans]) for owner, spans, _ in drawn]
     assert ends == [("cy@web pid 1", [None]), ("ana@web pid 1", ["released"])]
 
 
-def test_waits_that_grow_and_late_renewals_are_changes() -> None:
-    watch = Watch()
+def test_a_wait_that_grows_is_a_change(watch: Watch) -> None:
     waited = held("a", person("ana", 1), waiters=(person("bo", 2),))
     watch.see(waited)
     assert watch.see(waited)
-    watch = Watch()
+
+
+def test_late_renewals_are_a_change(watch: Watch) -> None:
     for remaining in (30, 29, 29.9, 20, 15.1):
         watch.see(held("a", person("ana", 1, remaining=remaining)))
-    assert watch.sampler.entries["a"].trouble() is None
+    assert watch.entry.trouble() is None
     assert watch.see(held("a", person("ana", 1, remaining=14.1)))
-    assert watch.sampler.entries["a"].trouble() == "renewals are late"
+    assert watch.entry.trouble() == "renewals are late"
     assert not watch.see(held("a", person("ana", 1, remaining=13.1)))
 
 
-def test_waiters_without_tokens_are_told_apart() -> None:
-    watch = Watch()
+def test_waiters_without_tokens_are_told_apart(watch: Watch) -> None:
     two = (person("bo", 0, since=1), person("cy", 0, since=1))
     watch.see(held("a", person("ana", 1)))
     watch.see(held("a", person("ana", 1), waiters=two))
@@ -152,34 +120,28 @@ def test_waiters_without_tokens_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("token", [0, 2])
-def test_a_waiter_that_gets_another_token_did_not_leave(token: int) -> None:
+def test_a_waiter_that_gets_another_token_did_not_leave(watch: Watch, token: int) -> None:
     """In session mode the server queues the waiters: only the hold has the token."""
-    watch = Watch()
     watch.see(held("a", person("ana", 1)))
     watch.see(held("a", person("ana", 1), waiters=(person("bo", token, since=1), person("cy", token and 3, since=1))))
     watch.see(held("a", person("bo", 9, since=2.5)))
     assert watch.whats() == ["waiting", "waiting", "released", "left", "acquired"]
-    record = watch.sampler.history.record("a")
-    assert record is not None
-    assert list(record.waits) == [1.5]
+    assert list(watch.record.waits) == [1.5]
 
 
-def test_the_wait_of_a_hold_that_has_the_time_of_its_waiter() -> None:
-    watch = Watch()
+def test_the_wait_of_a_hold_that_has_the_time_of_its_waiter(watch: Watch) -> None:
     watch.see(held("a", person("ana", 1), waiters=(person("bo", 2, since=1),)))
-    watch.see(held("a", person("bo", 2, since=1)), 3)
-    record = watch.sampler.history.record("a")
-    assert record is not None
-    assert list(record.waits) == [3.0]
+    watch.see(held("a", person("bo", 2, since=1)), after=3)
+    assert list(watch.record.waits) == [3.0]
 
 
 def test_heat_and_pairs_count_waiter_seconds() -> None:
     found = History()
     info = held("a", person("ana", 1), waiters=(person("bo", 2), person("cy", 3)))
     for second in range(12):
-        found.waited(info, 1.0, NOW + timedelta(seconds=second))
-    end, rows = found.heat(NOW + timedelta(seconds=11), 5)
-    assert end == NOW + timedelta(seconds=20)
+        found.waited(info, 1.0, NOON + timedelta(seconds=second))
+    end, rows = found.heat(NOON + timedelta(seconds=11), 5)
+    assert end == NOON + timedelta(seconds=20)
     assert [(name, cells[-2:], len(cells)) for name, cells in rows] == [("a", [20.0, 4.0], 60)]
     assert [(pair.waiter, seconds) for pair, seconds in found.pairs(5)] == [("bo@web pid 1", 12), ("cy@web pid 1", 12)]
 
@@ -188,15 +150,14 @@ def test_memory_is_bounded_whatever_the_names() -> None:
     found = History()
     for number in range(3000):
         info = held(f"n{number}", person("ana", 1), waiters=(person(f"w{number}", 2),))
-        found.compare(held(f"n{number}"), info, set(), NOW)
-        found.waited(info, 1.0, NOW)
+        found.compare(held(f"n{number}"), info, set(), NOON)
+        found.waited(info, 1.0, NOON)
     for number in range(3000):
-        found.compare(held("one"), held("one", person("ana", number)), set(), NOW)
+        found.compare(held("one"), held("one", person("ana", number)), set(), NOON)
     assert len(found._records) <= history._MOST_NAMES
     assert len(found._heat) <= history._MOST_WARM
     assert len(found._pairs) <= history._MOST_PAIRS
     record = found.record("one")
-    assert record is not None
     assert len(record.changes) <= history._MOST_EVENTS
 
 
@@ -244,12 +205,6 @@ def test_a_large_graph_is_cut() -> None:
     assert 10 < nodes <= MOST_NODES
 
 
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[dibs.Client]:
-    with dibs.connect(f"sqlite:///{tmp_path}/locks.db") as made:
-        yield made
-
-
 def test_between_scans_only_shown_names_are_read(client: dibs.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """With scans that are rare, a change of a shown name is seen at the next tick, and no other change is."""
     monkeypatch.setattr(sampler, "TIME_SHARE", 1e-9)
@@ -263,10 +218,10 @@ def test_between_scans_only_shown_names_are_read(client: dibs.Client, monkeypatc
     try:
         assert sampled.wait(LIMIT)
         with client.lock("shown") as hold, client.lock("hidden"):
-            eventually(lambda: "shown" in found.entries)
+            until(lambda: "shown" in found.entries)
             assert found.entries["shown"].info.holders[0].token == hold.token
             assert "hidden" not in found.entries
-        eventually(lambda: "shown" not in found.entries)
+        until(lambda: "shown" not in found.entries)
         assert found.scans == 1
     finally:
         found.leave(greedy)
@@ -279,24 +234,19 @@ def test_a_long_scan_does_not_delay_the_shown_names(client: dibs.Client, monkeyp
     monkeypatch.setattr(sampler, "TICK", 0.05)
     scans: list[int] = []
 
-    class Endless:
+    def endless(prefix: str = "") -> Iterator[LockInfo]:
         """The second scan ends when the change is seen."""
+        scans.append(1)
+        while len(scans) > 1 and "shown" not in found.entries:
+            yield held("other", person("ana", 1))
 
-        def locks(self, prefix: str = "") -> Iterator[LockInfo]:
-            scans.append(1)
-            while len(scans) > 1 and "shown" not in found.entries:
-                yield held("other", person("ana", 1))
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(client, name)
-
-    found = Sampler(Endless())  # type: ignore[arg-type]
+    found = Sampler(Proxy(client, locks=endless))
     viewer = Viewer(lambda: None, lambda: ["shown"])
     found.join(viewer)
     try:
-        eventually(lambda: len(scans) == 2)
+        until(lambda: len(scans) == 2)
         with client.lock("shown"):
-            eventually(lambda: "shown" in found.entries)
+            until(lambda: "shown" in found.entries)
     finally:
         found.leave(viewer)
         found.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from contextlib import suppress
 
@@ -12,6 +11,8 @@ import dibs
 import dibs.aio
 from dibs.testing.contract.seats import until
 from lab.servers.lone import REDIS, lone
+
+pytestmark = pytest.mark.gate
 
 
 def test_a_store_that_stops_is_told_once_and_again_when_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
@@ -44,29 +45,3 @@ def test_a_store_that_stops_is_told_once_and_again_when_it_is_back(caplog: pytes
     assert back.waited > 0
     named = [vars(record)["event_name"] for record in caplog.records if record.name == "dibs.store"]
     assert named[:2] == ["store_unreachable", "store_back"]
-
-
-def test_a_release_that_cannot_finish_is_given_back() -> None:
-    """One is cancelled, the other one ends a block that raised: neither raises to a caller that would clean up."""
-    seen: list[dibs.Event] = []
-
-    async def main() -> None:
-        with lone(REDIS) as server:
-            async with dibs.aio.connect(server.url, observer=seen.append) as client:
-                hold = await client.lock("cancelled").acquire()
-                assert hold is not None
-                with suppress(ValueError):
-                    async with client.lock("raised", lease=1):
-                        server.stop()
-                        release = asyncio.create_task(hold.release())
-                        while not hold._core.over:
-                            await asyncio.sleep(0)
-                        release.cancel()
-                        with suppress(asyncio.CancelledError):
-                            await release
-                        raise ValueError
-                server.mend()
-
-    asyncio.run(main())
-    ends = {event.name: event.what for event in seen if event.what in ("released", "given_back", "lost")}
-    assert ends == {"cancelled": "given_back", "raised": "given_back"}

@@ -1,7 +1,5 @@
 """Real processes, told what to do by lines on stdin and heard by lines on stdout.
 
-Nothing here sleeps to synchronise: `Child.hear` waits for a line, `until` polls a condition, both with a timeout.
-
 Every process works below the root of `lab.servers.guard`, so the guardian kills it if the test run is killed.
 """
 
@@ -25,7 +23,7 @@ from lab.servers import guard
 
 HERE = Path(__file__).parent
 PATIENCE = 60.0
-"""How long anything may take that is not measured."""
+"""A timeout in seconds for everything that is not measured."""
 STEADY = 60.0
 """A lease that outlives any pause of this machine."""
 LASTING = 5.0
@@ -38,7 +36,7 @@ def clock() -> float:
 
 
 def until(condition: Callable[[], Any], within: float = PATIENCE, what: str = "the condition") -> Any:
-    """What `condition` gives once it is true; polled, at first often, with a timeout."""
+    """Poll `condition`, at first often, until it is true; return its value."""
     end, pause = clock() + within, 0.002
     while not (seen := condition()):
         assert clock() < end, f"{what}: not within {within:g} s"
@@ -48,7 +46,7 @@ def until(condition: Callable[[], Any], within: float = PATIENCE, what: str = "t
 
 
 class Process:
-    """One process, heard line by line. `text` is what it said so far, `errors` its stderr."""
+    """One process, read line by line. `text` is its stdout so far, `errors` its stderr."""
 
     def __init__(self, argv: list[str], cwd: Path, env: dict[str, str], **more: Any) -> None:
         self.argv = argv
@@ -90,7 +88,7 @@ class Process:
         return line
 
     def rest(self) -> str:
-        """What it still says on stdout, until everybody has closed it."""
+        """The rest of its stdout, until everybody has closed it."""
         self._readers[0].join(PATIENCE)
         return "".join(f"{line}\n" for line in iter(self._lines.get, None))
 
@@ -98,7 +96,7 @@ class Process:
         self.process.send_signal(number)
 
     def kill(self) -> float:
-        """kill -9, reaped; gives the instant at which it was dead."""
+        """kill -9 and reap; returns the instant at which it was dead."""
         self.process.kill()
         self.process.wait(PATIENCE)
         return clock()
@@ -109,7 +107,7 @@ class Process:
         until(lambda: all(state == "T" for state in self.states()), what="stopped")
 
     def states(self) -> list[str]:
-        """Of its threads: S sleeps, R runs, T is stopped."""
+        """The states of its threads: S sleeps, R runs, T is stopped."""
         found = []
         for task in Path(f"/proc/{self.pid}/task").iterdir():
             with suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
@@ -117,7 +115,7 @@ class Process:
         return found
 
     def end(self, within: float = PATIENCE) -> int:
-        """Wait for its own end; gives its status, and everything it wrote has arrived."""
+        """Wait for its own end; returns its status. Everything it wrote has arrived."""
         try:
             status = self.process.wait(within)
         except subprocess.TimeoutExpired:
@@ -182,17 +180,13 @@ class Child(Process):
 class Crew:
     """All processes of one test, around one store: a SQLite file, or what the URL says."""
 
-    def __init__(
-        self, directory: Path, url: str = "", *, lease: float = STEADY, noticed: float = 15.0, lasting: float = LASTING
-    ) -> None:
+    def __init__(self, directory: Path, url: str = "", *, lease: float = STEADY, lasting: float = LASTING) -> None:
         self.path = directory / "locks.db"
         self.url = url or f"sqlite:///{self.path}"
         self.lease = lease
         """The default lease of the workers."""
-        self.noticed = noticed
-        """The death of a process frees what it held with that lease within this many seconds."""
         self.lasting = lasting
-        """A short lease. While it is renewed, a machine that stands still for a second does not end it."""
+        """A short lease."""
         self.children: list[Child] = []
 
     @cached_property

@@ -6,65 +6,54 @@ exits.py SCENARIO URL LEASE
 from __future__ import annotations
 
 import asyncio
+import atexit
+import gc
 import multiprocessing
 import sys
 import threading
+import time
+from functools import partial
 
-from worker import say  # beside this script
+from worker import say, wait_for_line  # beside this script
 
 import dibs
 import dibs.aio
 
 PATIENCE = 60.0
-"""Also for asyncio's debug mode, which says on stderr what took longer than this: a busy machine is no news."""
+"""asyncio's debug mode reports on stderr what took longer than this, too."""
 
 
-def wait_for_line() -> None:
-    sys.stdin.readline()
-
-
-def held(client: dibs.Client) -> dibs.Hold:
-    hold = client.lock("a").acquire(timeout=PATIENCE)
-    assert hold is not None
-    return hold
+def hold(url: str, lease: float) -> tuple[dibs.Client, dibs.Hold]:
+    client = dibs.connect(url, lease=lease)
+    held = client.lock("a").acquire(timeout=PATIENCE)
+    assert held is not None
+    say("held", held.token)
+    return client, held
 
 
 def main_thread(url: str, lease: float) -> None:
-    client = dibs.connect(url, lease=lease)
-    hold = held(client)
-    say("held", hold.token)
+    kept = hold(url, lease)
     wait_for_line()
+    del kept
 
 
 def waiting_thread(url: str, lease: float) -> None:
-    """As above, while a daemon thread waits for another lock."""
+    """The same, while a daemon thread waits for a lock that another process holds."""
     client = dibs.connect(url, lease=lease)
-    hold = held(client)
     threading.Thread(target=lambda: client.lock("elsewhere").acquire(timeout=PATIENCE), daemon=True).start()
-    say("held", hold.token)
-    wait_for_line()
-
-
-def ended_thread(url: str, lease: float) -> None:
-    client = dibs.connect(url, lease=lease)
-    tokens: list[int] = []
-    thread = threading.Thread(target=lambda: tokens.append(held(client).token))
-    thread.start()
-    thread.join()
-    say("held", tokens[0])
-    wait_for_line()
+    while not client.inspect("elsewhere").waiters:
+        time.sleep(0.01)
+    main_thread(url, lease)
 
 
 def daemon_thread(url: str, lease: float) -> None:
     """A daemon thread works on in its body while the interpreter ends; a slow exit hook leaves time to look."""
-    import atexit
-
     atexit.register(lambda: (say("exiting"), wait_for_line()))  # registered first, so that it runs after dibs's own
     client = dibs.connect(url, lease=lease)
 
     def body() -> None:
-        with client.lock("a", timeout=PATIENCE) as hold:
-            say("held", hold.token)
+        with client.lock("a", timeout=PATIENCE) as held:
+            say("held", held.token)
             threading.Event().wait()
 
     threading.Thread(target=body, daemon=True).start()
@@ -77,20 +66,20 @@ def loop_ended(url: str, lease: float) -> None:
 
     async def main() -> None:
         asyncio.get_running_loop().slow_callback_duration = PATIENCE
-        hold = await client.lock("a").acquire(timeout=PATIENCE)
-        assert hold is not None
-        say("held", hold.token)
+        held = await client.lock("a").acquire(timeout=PATIENCE)
+        assert held is not None
+        say("held", held.token)
 
     asyncio.run(main())
     wait_for_line()
 
 
 def loop_cancelled(url: str, lease: float) -> None:
-    """A task stands in its block when asyncio.run ends: cancelling it leaves the block."""
+    """A task is in its block when asyncio.run ends: cancelling it leaves the block."""
 
     async def body(client: dibs.aio.Client, entered: asyncio.Event) -> None:
-        async with client.lock("a", timeout=PATIENCE) as hold:
-            say("held", hold.token)
+        async with client.lock("a", timeout=PATIENCE) as held:
+            say("held", held.token)
             entered.set()
             await asyncio.Event().wait()
 
@@ -106,44 +95,28 @@ def loop_cancelled(url: str, lease: float) -> None:
     wait_for_line()
 
 
-def _child(url: str, lease: float) -> None:
-    client = dibs.connect(url, lease=lease)
-    say("held", held(client).token)
-
-
-def _multiprocessing(method: str, url: str, lease: float) -> None:
-    process = multiprocessing.get_context(method).Process(target=_child, args=(url, lease))
+def by_multiprocessing(method: str, url: str, lease: float) -> None:
+    process = multiprocessing.get_context(method).Process(target=hold, args=(url, lease))
     process.start()
     process.join()
     say("status", process.exitcode)
     wait_for_line()
 
 
-def by_spawn(url: str, lease: float) -> None:
-    _multiprocessing("spawn", url, lease)
-
-
-def by_fork(url: str, lease: float) -> None:
-    _multiprocessing("fork", url, lease)
-
-
-def by_forkserver(url: str, lease: float) -> None:
-    _multiprocessing("forkserver", url, lease)
+by_spawn, by_fork, by_forkserver = (partial(by_multiprocessing, way) for way in ("spawn", "fork", "forkserver"))
 
 
 def by_sys_exit(url: str, lease: float) -> None:
     client = dibs.connect(url, lease=lease)
-    with client.lock("a") as hold:
-        say("held", hold.token)
+    with client.lock("a") as held:
+        say("held", held.token)
         wait_for_line()
         sys.exit(3)
 
 
 def dropped_client(url: str, lease: float) -> None:
     """Neither the client nor its hold is referred to any more: the hold ends at exit, not before."""
-    import gc
-
-    say("held", held(dibs.connect(url, lease=lease)).token)
+    hold(url, lease)
     gc.collect()
     wait_for_line()
 

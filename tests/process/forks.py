@@ -1,4 +1,4 @@
-"""Programs that fork while they hold; each says what it saw, and waits for a line before it goes on.
+"""Programs that fork while they hold; each reports what it saw, and waits for a line on stdin before it goes on.
 
 forks.py SCENARIO URL LEASE
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
-import multiprocessing
 import os
 import signal
 import sys
@@ -17,16 +16,12 @@ import time
 import warnings
 from collections.abc import Callable
 
-from worker import outcome, say  # beside this script
+from worker import outcome, say, wait_for_line  # beside this script
 
 import dibs
 
 # Python 3.12 and later warn of what is tried here on purpose.
 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-
-
-def wait_for_line() -> None:
-    sys.stdin.readline()
 
 
 def held(lock: dibs.Lock) -> dibs.Hold:
@@ -40,14 +35,8 @@ def state(hold: dibs.Hold, lock: dibs.Lock) -> tuple[str, ...]:
     return (outcome(hold.check), lost, "owned" if lock.owned() else "not", str(hold.remaining > 0))
 
 
-def as_child(body: Callable[[], None], how: str) -> None:
+def as_child(body: Callable[[], None]) -> None:
     """Run it in a forked child and wait for that."""
-    if how == "multiprocessing":
-        process = multiprocessing.get_context("fork").Process(target=body)
-        process.start()
-        process.join()
-        say("status", process.exitcode)
-        return
     pid = os.fork()
     if pid == 0:
         body()
@@ -55,7 +44,7 @@ def as_child(body: Callable[[], None], how: str) -> None:
     say("status", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
-def holds_nothing(client: dibs.Client, how: str) -> None:
+def holds_nothing(client: dibs.Client, _: str) -> None:
     """-> child STATE, released OUTCOME, unlocked OUTCOME, other TOKEN, mine TOKEN|busy, status N, parent STATE"""
     hold = held(lock := client.lock("a"))
 
@@ -68,7 +57,7 @@ def holds_nothing(client: dibs.Client, how: str) -> None:
         mine = client.lock("a").acquire(timeout=0)
         say("mine", "busy" if mine is None else mine.token)
 
-    as_child(body, how)
+    as_child(body)
     say("parent", *state(hold, lock))
     wait_for_line()
     say("gave", outcome(hold.release))
@@ -82,25 +71,16 @@ def leaves_with(client: dibs.Client, how: str) -> None:
         if pid == 0:
             if how == "exit":
                 sys.exit(7)
-            if how == "drop":
-                os._exit(3)
-            if how == "close":
-                client.close()
-                os._exit(0)
-            if how == "raise":
-                sys.stderr.close()
-                raise ValueError("the child's own")
-            if how == "end":
-                pass
-        else:
-            say("status", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-            say("parent", *state(hold, lock))
-            wait_for_line()
+            client.close()
+            os._exit(0)
+        say("status", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        say("parent", *state(hold, lock))
+        wait_for_line()
     say("left")
 
 
 def ends(client: dibs.Client, how: str) -> None:
-    """What runs in a child without a word of its code: finalisers, exit hooks, also the user's own.
+    """Finalisers and exit hooks, also the user's own, run in a child though its code calls none.
 
     -> finalised | hook OUTCOME OUTCOME OUTCOME, status N, parent STATE, gave OUTCOME
     """
@@ -142,19 +122,15 @@ def child_works_on(client: dibs.Client, _: str) -> None:
     wait_for_line()
 
 
-def leaves_child(client: dibs.Client, how: str) -> None:
+def leaves_child(client: dibs.Client, _: str) -> None:
     """A child lives on while the parent is killed -> held TOKEN, child PID"""
     hold = held(client.lock("a"))
     say("held", hold.token)
     if os.fork() == 0:
-        if how == "user":
-            with client.lock("b", timeout=60):
-                say("child", os.getpid())
-                wait_for_line()
-                os._exit(0)
-        say("child", os.getpid())
-        wait_for_line()
-        os._exit(0)
+        with client.lock("b", timeout=60):
+            say("child", os.getpid())
+            wait_for_line()
+            os._exit(0)
     threading.Event().wait()
 
 
@@ -205,22 +181,7 @@ def while_logging_is_imported(client: dibs.Client, _: str) -> None:
     sys.meta_path.insert(0, Slow())
     threading.Thread(target=importlib.import_module, args=["logging"]).start()
     begun.wait()
-    as_child(body, "os")
-
-
-def grandchildren(client: dibs.Client, _: str) -> None:
-    """Each generation takes its own; none has its ancestor's -> own TOKEN (3 times), parent STATE"""
-    hold = held(lock := client.lock("g0"))
-
-    def generation(number: int, above: dibs.Hold) -> None:
-        own = held(client.lock(f"g{number}"))
-        say("own", own.token, outcome(above.check), outcome(own.check))
-        if number < 3:
-            as_child(lambda: generation(number + 1, own), "os")
-            say("still", outcome(own.check))
-
-    as_child(lambda: generation(1, hold), "os")
-    say("parent", *state(hold, lock))
+    as_child(body)
 
 
 if __name__ == "__main__":

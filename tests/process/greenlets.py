@@ -12,8 +12,8 @@ import gevent  # noqa: E402
 
 import dibs  # noqa: E402
 
-LEASE = 10.0
-PATIENCE = 15.0
+LEASE = 30.0
+PATIENCE = 45.0
 """Longer than the lease: a hub that is frozen meanwhile renews nothing."""
 
 

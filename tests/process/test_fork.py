@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from process.children import PATIENCE, STEADY, Child, Crew, clock
-from process.grounds import every_store, on_servers
+from process.stores import EVERY, IN_EVERY_MODE, each
 
 HOLDS = ["ok", "valid", "owned", "True"]
 LOST = ["LockLost", "lost", "not", "False"]
@@ -35,9 +35,9 @@ def ended(program: Child) -> Iterator[int]:
         os.kill(pid, signal.SIGKILL)
 
 
-@on_servers("how", ["os"], more=["multiprocessing"])
-def test_a_child_holds_nothing_and_works(crew: Crew, how: str) -> None:
-    program = run(crew, "holds_nothing", how)
+@each(*IN_EVERY_MODE, first="sqlite redis")
+def test_a_child_holds_nothing_and_works(crew: Crew) -> None:
+    program = run(crew, "holds_nothing", "")
     assert program.hear("child") == LOST
     assert program.hear("released") == ["LockLost"]
     assert program.hear("unlocked")[0] in ("LockLost", "NotHeld")
@@ -53,9 +53,8 @@ def test_a_child_holds_nothing_and_works(crew: Crew, how: str) -> None:
     assert program.errors == ""
 
 
-@on_servers("how,status", [("exit", "7"), ("close", "0")], more=[("raise", "1"), ("end", "1"), ("drop", "3")])
+@each(*EVERY, names="how,status", cases=[("exit", "7"), ("close", "0")])
 def test_a_child_goes_out_through_its_parents_with(crew: Crew, how: str, status: str) -> None:
-    """Leaving the block raises LockLost in the child, where no other exception is on its way."""
     program = run(crew, "leaves_with", how)
     assert program.hear("status") == [status]
     assert program.hear("parent") == HOLDS
@@ -65,7 +64,7 @@ def test_a_child_goes_out_through_its_parents_with(crew: Crew, how: str, status:
     assert not busy(crew)
 
 
-@on_servers("how", ["hook"], more=["forget"])
+@each(*EVERY, names="how", cases=["hook"], more=["forget"])
 def test_finalisers_and_exit_hooks_of_a_child_free_nothing(crew: Crew, how: str) -> None:
     program = run(crew, "ends", how)
     if how == "hook":
@@ -84,8 +83,8 @@ def test_finalisers_and_exit_hooks_of_a_child_free_nothing(crew: Crew, how: str)
     assert program.errors == ""
 
 
-@pytest.mark.slow
-@every_store
+@pytest.mark.alone
+@each(*EVERY)
 def test_a_childs_watchdog_does_not_keep_what_its_parent_holds(crew: Crew) -> None:
     """The parent is stopped past its lease while its child renews: the child's own hold only."""
     program, waiter = run(crew, "child_works_on", "", crew.lasting), crew.worker(STEADY)
@@ -104,26 +103,22 @@ def test_a_childs_watchdog_does_not_keep_what_its_parent_holds(crew: Crew) -> No
         assert waiter.ask("state", "a", hear="state")[:3] == ["ok", "valid", "owned"]
 
 
-@on_servers("how", ["user"], more=["idle"])
-def test_a_parent_killed_while_its_child_lives(crew: Crew, how: str) -> None:
-    """The child closed its copy of what the parent is known to live by, a file or a socket: its death is seen as any
-    other's."""
-    program = run(crew, "leaves_child", how, crew.lasting)
+@each(*EVERY)
+def test_a_parent_killed_while_its_child_lives(crew: Crew) -> None:
+    """The child has closed its copy of the file or socket by which the parent is known to live."""
+    program = run(crew, "leaves_child", "", crew.lease)
     old = int(program.hear("held")[0])
     with ended(program):
-        dead = program.kill()
+        program.kill()
         hold = crew.client.lock("a").acquire(timeout=PATIENCE)
         assert hold is not None
-        assert clock() - dead < crew.noticed
         assert hold.token > old
-        if how == "user":
-            assert busy(crew, "b"), "the child lives, and so does its hold"
-    if how == "user":
-        assert crew.client.lock("b").acquire(timeout=PATIENCE)
+        assert busy(crew, "b"), "the child lives, and so does its hold"
+    assert crew.client.lock("b").acquire(timeout=PATIENCE)
 
 
-@pytest.mark.slow
-@every_store
+@pytest.mark.gate
+@each(*EVERY)
 def test_fork_while_other_threads_acquire(crew: Crew) -> None:
     program = run(crew, "beside_threads", 10)
     for number in range(10):
@@ -138,12 +133,3 @@ def test_fork_while_another_thread_imports_logging(crew: Crew) -> None:
     assert program.hear("status") == ["0"]
     assert program.end() == 0
     assert program.errors == ""
-
-
-def test_generations(crew: Crew) -> None:
-    program = run(crew, "grandchildren", "")
-    for _ in range(3):
-        assert program.hear("own")[1:] == ["LockLost", "ok"]
-    for word in ["status", "still", "status", "still", "status"]:
-        assert program.hear(word) == (["0"] if word == "status" else ["ok"])
-    assert program.hear("parent") == HOLDS

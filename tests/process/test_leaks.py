@@ -43,24 +43,9 @@ async def use_aio(client: dibs.aio.Client) -> None:
     await client.lock("f").acquire()
 
 
+@pytest.mark.parametrize("api", ["sync", "async"])
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_clean_use_of_the_blocking_face(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "locks.db"
-    url = f"sqlite:///{path}" if kind == "sqlite" else "memory://"
-    with leaks.watch(leaks.sqlite(path)), dibs.connect(url) as client:
-        use(client)
-
-
-def test_the_thread_that_calls_back_ends_with_its_client() -> None:
-    told = threading.Event()
-    with leaks.watch(), dibs.connect("memory://") as client:
-        client.lock("f", on_lost=lambda _: told.set()).acquire()
-        client.close()
-        assert told.wait(20)
-
-
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_clean_use_of_the_asyncio_face(kind: str, tmp_path: Path) -> None:
+def test_clean_use(kind: str, api: str, tmp_path: Path) -> None:
     path = tmp_path / "locks.db"
     url = f"sqlite:///{path}" if kind == "sqlite" else "memory://"
 
@@ -69,4 +54,16 @@ def test_clean_use_of_the_asyncio_face(kind: str, tmp_path: Path) -> None:
             await use_aio(client)
 
     with leaks.watch(leaks.sqlite(path)):
-        asyncio.run(run())
+        if api == "async":
+            asyncio.run(run())
+        else:
+            with dibs.connect(url) as client:
+                use(client)
+
+
+def test_the_thread_that_calls_back_ends_with_its_client() -> None:
+    told = threading.Event()
+    with leaks.watch(), dibs.connect("memory://") as client:
+        client.lock("f", on_lost=lambda _: told.set()).acquire()
+        client.close()
+        assert told.wait(60)

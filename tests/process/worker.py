@@ -1,4 +1,4 @@
-"""A process that does what the lines on its stdin say, with the public API only, and says what came of it.
+"""A process that obeys the lines on its stdin, with the public API only, and reports each outcome.
 
 worker.py URL LEASE
 """
@@ -6,12 +6,11 @@ worker.py URL LEASE
 from __future__ import annotations
 
 import os
-import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from datetime import UTC, datetime
 from functools import partial
 
 import dibs
@@ -19,6 +18,10 @@ import dibs
 
 def say(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())  # one write: a parent and its fork may share this pipe
+
+
+def wait_for_line() -> None:
+    sys.stdin.readline()
 
 
 def now() -> float:
@@ -60,63 +63,28 @@ class Worker:
         """-> gave OUTCOME, of the hold's own release"""
         say("gave", outcome(self.holds[name].release))
 
-    def enter(self, name: str) -> None:
-        """`with` around the next commands, until `leave` -> held TOKEN, then left OUTCOME"""
-
-        def body() -> None:
-            with self.lock(name) as hold:
-                self.holds[name] = hold
-                say("held", hold.token)
-                self.obey(end="leave")
-
-        say("left", outcome(body))
-
     def state(self, name: str) -> None:
         """-> state CHECK lost|valid owned|not REMAINING NOW REASON"""
         hold, at = self.holds[name], now()
         check, lost, owned = outcome(hold.check), hold.lost.is_set(), self.lock(name).owned()
-        say(
-            "state",
-            check,
-            "lost" if lost else "valid",
-            "owned" if owned else "not",
-            hold.remaining,
-            at,
-            hold.lost_reason,
-        )
+        words = "lost" if lost else "valid", "owned" if owned else "not"
+        say("state", check, *words, hold.remaining, at, hold.lost_reason)
 
-    def write(self, name: str, resource: str) -> None:
-        """Write the hold's token, whatever became of the hold, to a resource that takes everything and to one that
-        refuses lower tokens than the highest it saw, in the same step -> wrote visible|hidden accepted|refused"""
-        token = self.holds[name].token
-        with closing(sqlite3.connect(resource, timeout=60)) as connection, connection:
-            naive = connection.execute("UPDATE resource SET naive = ?", (token,)).rowcount
-            fenced = connection.execute("UPDATE resource SET fenced = ? WHERE fenced <= ?", (token, token)).rowcount
-        say("wrote", "visible" if naive else "hidden", "accepted" if fenced else "refused")
-
-    def queue(self, name: str) -> None:
-        """-> line HOLDERS WAITERS"""
-        info = self.client.inspect(name)
-        say("line", len(info.holders), len(info.waiters))
+    def ages(self, name: str) -> None:
+        """-> ages SECONDS SECONDS: how old the hold is, by its own word and by the holder's record in the store"""
+        (holder,) = self.client.inspect(name).holders
+        times = self.holds[name].acquired_at, holder.since
+        say("ages", *((datetime.now(UTC) - at).total_seconds() for at in times))
 
     def twice(self, one: str, patient: str, other: str, hasty: str) -> None:
-        """Two threads of one client, each with its own timeout; what the hasty one gets is said as by `take`."""
+        """Two threads of one client, each with its own timeout -> the outcome of the hasty one, as by `take`"""
         patient_one = partial(self.lock(one).acquire, timeout=float(patient))
         threading.Thread(target=outcome, args=(patient_one,), daemon=True).start()
         self.take(other, hasty)
 
-    def spin(self, name: str) -> None:
-        """Take and give back without a pause, until killed."""
-        say("spinning")
-        while True:
-            with self.lock(name):
-                pass
-
-    def obey(self, end: str | None = None) -> None:
+    def obey(self) -> None:
         while line := sys.stdin.readline():
             word, *rest = line.split()
-            if word == end:
-                return
             getattr(self, word)(*rest)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from process.guarded import guarded_directory
-from recipes.programs import Stage
+from recipes.programs import Connect, Stage
 
 __all__ = ["guarded_directory"]
 
@@ -18,14 +18,12 @@ __all__ = ["guarded_directory"]
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
     made = Stage(tmp_path)
-    try:
-        yield made
-    finally:
-        made.disband()
+    yield made
+    made.disband()
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Callable[[], sqlite3.Connection]]:
+def shop(tmp_path: Path) -> Iterator[Connect]:
     """Connections to the application's own database, `shop.db` in the programs' directory."""
     with ExitStack() as connections:
 

@@ -1,4 +1,4 @@
-"""The programs of examples/, run as a stranger would: each in a process of its own, all around one embedded store.
+"""The programs of examples/, each in a process of its own, all around one embedded store.
 
 Nothing here sleeps to synchronise: `Program.hear` waits for a line, `until` polls a condition, both with a timeout.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from process.children import Process, until
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
+Connect = Callable[[], sqlite3.Connection]
+"""The fixture `shop`: opens a connection to the application's own database."""
 
 
 class Program(Process):
@@ -30,7 +34,6 @@ class Program(Process):
         return found
 
     def tell(self, text: str, *, last: bool = True) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(text)
         self.process.stdin.flush()
         if last:
@@ -42,7 +45,7 @@ class Program(Process):
         return False
 
     def discard(self) -> None:
-        """It and everything that it started."""
+        """Kill it and everything that it started."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         super().discard()
@@ -72,13 +75,13 @@ class Stage:
         return program
 
     def run(self, *argv: object, **env: str) -> str:
-        """What a program says that must end well."""
+        """The output of a program that must end with 0."""
         program = self.start(*argv, **env)
         assert program.end() == 0, program.text
         return program.text
 
     def holders(self, name: str) -> list[int]:
-        """The pids of who holds it."""
+        """The pids of its holders."""
         return [holder.pid for holder in self.client.inspect(name).holders]
 
     def taken(self, name: str, by: Program) -> None:
@@ -91,20 +94,6 @@ class Stage:
     def free(self, name: str) -> None:
         """Wait until it is free, and not because a lease of 30 s ended."""
         until(lambda: not self.holders(name), 25, what=f"{name} free")
-
-    def freeze(self, program: Program) -> None:
-        """Stop it between its steps: stopped inside a transaction of the store, it would stop the store as well."""
-        program.freeze()
-        while not self._goes_on():
-            program.signal(signal.SIGCONT)
-            program.freeze()
-
-    def _goes_on(self) -> bool:
-        try:
-            with self.client.lock("does the store go on"):
-                return True
-        except dibs.StoreUnavailable:
-            return False
 
     def disband(self) -> None:
         for program in self._programs:

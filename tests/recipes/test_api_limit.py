@@ -20,11 +20,10 @@ class Partner:
     """A real HTTP server that keeps every caller until it is told how many to answer, and counts those inside."""
 
     def __init__(self) -> None:
-        self.inside = 0
-        self.most = 0
-        self.answered = 0
-        self._change = threading.Condition()
-        self._answers = 0
+        self.inside = self.most = self.answered = 0
+        self._counts = threading.Lock()
+        self._answers = threading.Semaphore(0)
+        self.answer = self._answers.release
         partner = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -43,18 +42,13 @@ class Partner:
         self._thread.start()
 
     def attend(self) -> None:
-        with self._change:
+        with self._counts:
             self.inside += 1
             self.most = max(self.most, self.inside)
-            assert self._change.wait_for(lambda: self._answers > 0, timeout=120)
-            self._answers -= 1
+        assert self._answers.acquire(timeout=120)
+        with self._counts:
             self.inside -= 1
             self.answered += 1
-
-    def answer(self, number: int) -> None:
-        with self._change:
-            self._answers += number
-            self._change.notify_all()
 
     def url(self, path: object) -> str:
         return f"http://127.0.0.1:{self.server.server_port}/{path}"
@@ -86,6 +80,7 @@ def test_no_more_than_five_calls_at_once(stage: Stage, partner: Partner) -> None
     assert sum(caller.text.count("200 http") for caller in callers) == 12
 
 
+@pytest.mark.gate
 def test_the_permits_of_a_killed_process_come_back(stage: Stage, partner: Partner) -> None:
     first = stage.start("api_limit.py", *(partner.url(n) for n in range(LIMIT)))
     until(lambda: partner.inside == LIMIT, what="five calls under way")

@@ -5,17 +5,15 @@ from __future__ import annotations
 import runpy
 import signal
 import sqlite3
-from collections.abc import Callable
 
 import pytest
 
 from process.children import until
-from recipes.programs import EXAMPLES, Stage
+from recipes.programs import EXAMPLES, Connect, Stage
 
 pytest.importorskip("apscheduler", reason="pip install 'dibs[recipes]'")
 
 LOCK = "every-second"
-Connect = Callable[[], sqlite3.Connection]
 
 
 def ticks(db: sqlite3.Connection) -> int:
@@ -23,6 +21,7 @@ def ticks(db: sqlite3.Connection) -> int:
     return int(number)
 
 
+@pytest.mark.gate
 def test_each_tick_is_done_once_and_goes_on_after_a_kill(stage: Stage, shop: Connect) -> None:
     """A second run for a tick would be refused by the primary key, and that failure logged: there is none."""
     first, second = (stage.start("apscheduler_job.py", "shop.db") for _ in range(2))

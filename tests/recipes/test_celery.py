@@ -6,19 +6,19 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from process.children import until
-from recipes.programs import EXAMPLES, Program, Stage
+from recipes.programs import EXAMPLES, Connect, Program, Stage
+
+pytestmark = pytest.mark.gate
 
 pytest.importorskip("kombu", reason="pip install 'dibs[recipes]'")
 
 LOCK = "invoice:42"
-Connect = Callable[[], sqlite3.Connection]
 
 
 PATH = os.pathsep.join([str(EXAMPLES), str(Path(__file__).parent)])
@@ -97,7 +97,6 @@ def test_a_task_is_kept_while_the_store_cannot_be_reached(
     assert paid(db) == 1
 
 
-@pytest.mark.slow  # Celery gives a process ten seconds after its death to be heard of
 def test_a_task_whose_process_was_killed_is_done_by_another(
     stage: Stage, db: sqlite3.Connection, worker: Program
 ) -> None:

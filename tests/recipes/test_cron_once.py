@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import runpy
 import sqlite3
-from collections.abc import Callable
 
 import pytest
 
-from recipes.programs import EXAMPLES, Stage
+from recipes.programs import EXAMPLES, Connect, Stage
 
 DAY = "2026-11-15"
 LOCK = "report:nightly"
-Connect = Callable[[], sqlite3.Connection]
 
 
 @pytest.fixture
@@ -39,6 +37,7 @@ def test_many_copies_write_one_report(stage: Stage, db: sqlite3.Connection) -> N
     assert reports(db) == [(DAY, 12)]
 
 
+@pytest.mark.gate
 def test_a_copy_that_finds_another_at_work_says_who_and_after_a_kill_does_it(
     stage: Stage, db: sqlite3.Connection
 ) -> None:

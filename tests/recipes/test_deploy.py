@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.wrapped import gone
 from process.children import until
 from recipes.programs import Program, Stage
 
@@ -30,6 +31,7 @@ def deploying(stage: Stage, version: str, *options: object) -> Program:
     return stage.start("deploy.py", *options, version, "sh", "-c", COMMAND)
 
 
+@pytest.mark.gate
 def test_deployments_take_turns_and_end_with_their_own_status(stage: Stage, gate: Path) -> None:
     first = deploying(stage, "v7")
     token = first.hear(r"deploying v7, token (\d+)")[1]
@@ -49,6 +51,7 @@ def test_deployments_take_turns_and_end_with_their_own_status(stage: Stage, gate
     assert not stage.holders(LOCK)
 
 
+@pytest.mark.alone
 def test_a_lost_lock_stops_the_command(stage: Stage, gate: Path) -> None:
     first = deploying(stage, "v7", "--max-hold", 0.5)
     first.hear("ended by TERM")
@@ -57,6 +60,7 @@ def test_a_lost_lock_stops_the_command(stage: Stage, gate: Path) -> None:
     assert not stage.holders(LOCK)
 
 
+@pytest.mark.gate
 def test_a_deployment_that_is_called_off_stops_its_command_first(stage: Stage, gate: Path) -> None:
     first = deploying(stage, "v7")
     first.hear("command")
@@ -74,14 +78,9 @@ def test_a_killed_deployment_frees_the_lock_and_leaves_its_command_running(stage
     first.kill()
     second = deploying(stage, "v8")
     assert int(second.hear(r"deploying v8, token (\d+)")[1]) > old
-    assert is_running(orphan)
+    assert not gone(orphan)
     second.hear("command")
     second.signal(signal.SIGTERM)
     second.end()
     os.kill(orphan, signal.SIGKILL)
-    until(lambda: not is_running(orphan), what="the end of the orphan")
-
-
-def is_running(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    until(lambda: gone(orphan), what="the end of the orphan")

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 
 import pytest
 
-from recipes.programs import Program, Stage
+from recipes.programs import Connect, Program, Stage
 
 pytest.importorskip("django", reason="pip install 'dibs[recipes]'")
 
 LOCK = "settle-invoices"
 MANAGE = "django_project/manage.py"
-Connect = Callable[[], sqlite3.Connection]
 
 
 @pytest.fixture
@@ -51,6 +49,7 @@ def test_copies_take_turns(stage: Stage, db: sqlite3.Connection) -> None:
     assert settled(db) == [1, 1, 1]
 
 
+@pytest.mark.gate
 def test_a_stale_copy_changes_nothing_and_after_a_kill_the_next_one_goes_on(
     stage: Stage, db: sqlite3.Connection
 ) -> None:

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import http.client
 import re
-import sqlite3
-from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
-from recipes.programs import EXAMPLES, ROOT, Program, Stage
-
-Connect = Callable[[], sqlite3.Connection]
+from recipes.programs import EXAMPLES, ROOT, Connect, Program, Stage
 
 
 def take_away(stage: Stage, name: str) -> None:
@@ -22,44 +17,34 @@ def take_away(stage: Stage, name: str) -> None:
     stage.client.break_(name, token=holder.token)
 
 
-class TestSql:
-    LOCK = "stock:bolt"
-
-    @pytest.fixture
-    def db(self, stage: Stage, shop: Connect) -> sqlite3.Connection:
-        missing = stage.start("fenced_sql.py", "shop.db", "bolt")
-        assert missing.end() == 1
-        assert "no item 'bolt' in stock" in missing.text
-        db = shop()
-        db.execute("INSERT INTO stock (item, n) VALUES ('bolt', 10)")
-        return db
-
-    def clerk(self, stage: Stage) -> Program:
-        return stage.start("fenced_sql.py", "shop.db", "bolt")
-
-    def test_a_stale_decision_is_refused_once_the_next_holder_has_read(
-        self, stage: Stage, db: sqlite3.Connection
-    ) -> None:
-        """Also before it has written: its token went ahead of its read."""
-        ana = self.clerk(stage)
-        ana.hear("10 in stock")
-        take_away(stage, self.LOCK)
-        bob = self.clerk(stage)
-        bob.hear("10 in stock")
-        ana.tell("3\n")
-        assert ana.end() == 1
-        assert "refused: " in ana.text
-        assert "nothing was changed" in ana.text
-        cal = self.clerk(stage)
-        stage.waiting(self.LOCK, 1)
-        bob.tell("1\n")
-        bob.hear("9 left")
-        assert bob.end() == 0
-        cal.hear("9 in stock")
-        cal.tell("10\n")
-        assert cal.end() == 1
-        assert "not possible: 10 of 9" in cal.text
-        assert db.execute("SELECT n FROM stock").fetchone() == (9,)
+@pytest.mark.gate
+def test_a_stale_decision_is_refused_once_the_next_holder_has_read(stage: Stage, shop: Connect) -> None:
+    """Also before it has written: its token went ahead of its read."""
+    argv, lock = ("fenced_sql.py", "shop.db", "bolt"), "stock:bolt"
+    missing = stage.start(*argv)
+    assert missing.end() == 1
+    assert "no item 'bolt' in stock" in missing.text
+    db = shop()
+    db.execute("INSERT INTO stock (item, n) VALUES ('bolt', 10)")
+    ana = stage.start(*argv)
+    ana.hear("10 in stock")
+    take_away(stage, lock)
+    bob = stage.start(*argv)
+    bob.hear("10 in stock")
+    ana.tell("3\n")
+    assert ana.end() == 1
+    assert "refused: " in ana.text
+    assert "nothing was changed" in ana.text
+    cal = stage.start(*argv)
+    stage.waiting(lock, 1)
+    bob.tell("1\n")
+    bob.hear("9 left")
+    assert bob.end() == 0
+    cal.hear("9 in stock")
+    cal.tell("10\n")
+    assert cal.end() == 1
+    assert "not possible: 10 of 9" in cal.text
+    assert db.execute("SELECT n FROM stock").fetchone() == (9,)
 
 
 class TestWithin:
@@ -72,6 +57,7 @@ class TestWithin:
         assert sorted(payer.text for payer in payers) == ["nothing to pay\n", "nothing to pay\n", "paid\n"]
         assert db.execute("SELECT count(*) FROM payments").fetchone() == (1,)
 
+    @pytest.mark.gate
     def test_a_stale_payer_is_refused(self, stage: Stage, shop: Connect) -> None:
         stage.run("fenced_within.py", "shop.db", 42)
         db, name = shop(), "invoice:42"
@@ -89,24 +75,21 @@ class TestWithin:
         assert db.execute("SELECT paid FROM invoices").fetchone() == (0,)
 
 
-class TestFile:
-    @pytest.fixture
-    def path(self, stage: Stage) -> Path:
-        return stage.directory / "settings.txt"
-
-    def test_writers_take_turns_and_a_stale_one_is_refused(self, stage: Stage, path: Path) -> None:
-        ana = stage.start("fenced_file.py", path)
-        stage.taken(f"file:{path}", ana)
-        bob = stage.start("fenced_file.py", path)
-        bob.tell("bob\n")
-        stage.waiting(f"file:{path}", 1)
-        assert not path.exists()
-        take_away(stage, f"file:{path}")
-        assert bob.end() == 0, bob.text
-        ana.tell("ana\n")
-        assert ana.end() == 1
-        assert "refused: " in ana.text
-        assert path.read_text() == "bob\n"
+@pytest.mark.gate
+def test_writers_of_a_file_take_turns_and_a_stale_one_is_refused(stage: Stage) -> None:
+    path = stage.directory / "settings.txt"
+    ana = stage.start("fenced_file.py", path)
+    stage.taken(f"file:{path}", ana)
+    bob = stage.start("fenced_file.py", path)
+    bob.tell("bob\n")
+    stage.waiting(f"file:{path}", 1)
+    assert not path.exists()
+    take_away(stage, f"file:{path}")
+    assert bob.end() == 0, bob.text
+    ana.tell("ana\n")
+    assert ana.end() == 1
+    assert "refused: " in ana.text
+    assert path.read_text() == "bob\n"
 
 
 class TestHttp:
@@ -145,6 +128,7 @@ class TestHttp:
         assert self.ask(port, "GET") == (200, "three")
 
 
+@pytest.mark.gate
 def test_without_a_fence_an_update_is_lost_and_with_one_it_is_not(stage: Stage) -> None:
     program, text = stage.directory / "program.py", (EXAMPLES / "stopped_holder.py").read_text(encoding="utf-8")
     assert "LEASE = 1.0" in text

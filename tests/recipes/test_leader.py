@@ -5,23 +5,21 @@ from __future__ import annotations
 import runpy
 import signal
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 
 import pytest
 
 import dibs
 from process.children import until
-from recipes.programs import EXAMPLES, Program, Stage
+from recipes.programs import EXAMPLES, Connect, Program, Stage
 
 NAME = "dispatcher"
 LEASE = 5
-Connect = Callable[[], sqlite3.Connection]
 
 
 @pytest.fixture
 def copies(stage: Stage) -> list[Program]:
-    """Three of them, in the order in which they stand in line; the first one leads."""
+    """Three copies, in the order of the queue; the first one leads."""
     started: list[Program] = []
     for number in range(3):
         copy = stage.start("leader.py", "--lease", LEASE, "shop.db")
@@ -44,7 +42,10 @@ def assert_nobody_came_late(db: sqlite3.Connection) -> None:
     assert tokens == sorted(tokens)
 
 
-def test_after_a_kill_the_next_one_leads(stage: Stage, copies: list[Program], shop: Connect) -> None:
+@pytest.mark.gate
+def test_after_a_kill_a_revocation_or_a_loss_the_next_one_leads(
+    stage: Stage, copies: list[Program], shop: Connect
+) -> None:
     first, second, third = copies
     old = int(first.text.splitlines()[-1].rsplit(" ", 1)[1])
     dispatches(shop(), first)
@@ -58,28 +59,14 @@ def test_after_a_kill_the_next_one_leads(stage: Stage, copies: list[Program], sh
     second.hear("stepped down, as asked")
     third.hear("leading")
     dispatches(shop(), third)
-    third.signal(signal.SIGTERM)
-    assert third.end() == 0, third.text
+    stage.client.break_(NAME, token=stage.client.inspect(NAME).holders[0].token)
+    third.hear("lost the lead")
     second.hear("leading")
+    third.hear("standing by")
+    second.signal(signal.SIGTERM)
+    assert second.end() == 0, second.text
+    third.hear("leading")
     assert_nobody_came_late(shop())
-
-
-def test_a_leader_that_was_stopped_finds_another_and_stands_by(
-    stage: Stage, copies: list[Program], shop: Connect
-) -> None:
-    first, second, _ = copies
-    dispatches(shop(), first)
-    db = shop()
-    db.execute("BEGIN IMMEDIATE")  # nor is it stopped inside a transaction of its own
-    stage.freeze(first)
-    db.execute("ROLLBACK")
-    second.hear("leading")
-    dispatches(db, second)
-    first.signal(signal.SIGCONT)
-    first.hear("lost the lead")
-    first.hear("standing by")
-    stage.waiting(NAME, 2)
-    assert_nobody_came_late(db)
 
 
 def test_what_a_stale_leader_dispatches_is_refused(stage: Stage, shop: Connect) -> None:

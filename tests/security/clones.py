@@ -1,13 +1,12 @@
-"""Programs that print ids as a store would see them: with a seed, after a fork, and as a clone that no hook saw.
+"""Programs that print ids as a store would see them: after a fork, and as a clone that no hook saw.
 
-clones.py seeded|forked|cloned   -> one id a line, in hex
+clones.py forked|cloned   -> one id a line, in hex
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import random
 import sys
 import warnings
 from pathlib import Path
@@ -21,19 +20,14 @@ warnings.filterwarnings("ignore", "This process .* is multi-threaded", Deprecati
 def show(client: dibs.Client, first: int) -> None:
     """The client's own id and those of four claims, in one write: parent and child share the pipe."""
     for number in range(first, first + 4):
-        client.lock(f"n{number}").acquire(timeout=5)
+        client.lock(f"n{number}").acquire(timeout=60)
     ids = [client._core.me.id, *client._core.watchdog.renewing]
     os.write(1, "".join(f"{id.hex()}\n" for id in ids).encode())
 
 
-def seeded(client: dibs.Client) -> None:
-    """The same seed of `random` in every process."""
-    show(client, 0)
-
-
 def forked(client: dibs.Client) -> None:
     """Parent and children go on from the same state."""
-    client.lock("before").acquire(timeout=5)
+    client.lock("before").acquire(timeout=60)
     for number in (100, 200):
         if (pid := os.fork()) == 0:
             show(client, number)
@@ -55,6 +49,5 @@ def cloned(client: dibs.Client) -> None:
 
 
 if __name__ == "__main__":
-    random.seed(0)
     with dibs.connect("memory://") as client:
         globals()[sys.argv[1]](client)

@@ -1,4 +1,5 @@
-"""Odd names that are allowed: each is a lock like any other, on every store. Bad input: tests/core/test_refused.py."""
+"""Odd names that are allowed, also such that differ in case, accents or a space only: each is a lock like any other, on
+every store. Bad input: tests/core/test_refused.py."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ ODD_NAMES = [
     "€" * 170, "CON", "null", "0", "-1", "--help", "\ufeffa", "a\u200bb", "\uff41",
     "zookeeper", "/a//b", "lock:*", "lock?[ab]", "{a}b{c}", "q", "q:1", "q#1", "q%3A1", ":memory:",
     "file:x?mode=memory", "__proto__", "<img src=x onerror=alert(1)>", "y" * 65, "z" * 193, "\U0001f512" * 128,
+    "á", "a\u0301", "ß", "ss", "a%", "a_", "\uff21", "'; DROP TABLE dibs_claims; --", "x'61'", "n" * 511 + "1",
+    "n" * 511 + "2",
 ]  # fmt: skip
 PREFIXES = [*ODD_NAMES[:8], "%", "_", "*", "?", "[a-z]", "\\", "q"]
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -22,6 +21,7 @@ from lab.witness import apis_of
 from store.redis.hashes import Raw
 
 both_apis = apis_of("redis", "redis://127.0.0.1:1")
+pytestmark = pytest.mark.gate
 FLOOD = 15_000
 """Messages; ten thousand a second is what an idle machine hears of them."""
 AT_ONCE = 100
@@ -94,29 +94,8 @@ async def test_forged_letters_to_a_client_that_waits(world: World, url: str, raw
 
 
 @both_apis
-async def test_a_letter_for_another_clients_claim(world: World, url: str, raw: Raw) -> None:
-    """On the wrong channel it concerns nobody; and with another word than "yours" it is a look."""
-    holding, client, stranger = world.client(url), world.client(url), world.client(url)
-    ana, bob, eve = world.actors("ana", "bob", "eve")
-    hold = await ana(lambda: holding.lock("a").acquire())
-    waiting = bob.start(lambda: client.lock("a").acquire())
-    await world.in_queue(holding, "a", 1)
-    idle = eve.start(lambda: stranger.lock("a").acquire())
-    await world.in_queue(holding, "a", 2)
-    first, second = (record["ID"] for record in raw.queue().chain()[1:])
-    for channel, letter in ((stranger, first + b"y"), (client, second + b"y"), (client, first + b"l")):
-        raw.client.publish(raw.channel(channel._core.me.id), letter)
-    await asyncio.to_thread(flood, raw, raw.channel(stranger._core.me.id), first + b"y", 1000)
-    assert not waiting.done()
-    assert not idle.done()
-    await ana(hold.release)
-    await bob((await waiting).release)
-    await eve((await idle).release)
-
-
-@both_apis
 async def test_forged_changes_of_a_name(world: World, url: str, raw: Raw) -> None:
-    """Who waits outside looks again, after a pause: it is not granted by that, and the rate has an end."""
+    """An unfair waiter looks again after a pause: a forged message grants nothing, and the rate of looks is bounded."""
     holding, client = world.client(url), world.client(url)
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: holding.lock("a").acquire())
@@ -129,41 +108,6 @@ async def test_forged_changes_of_a_name(world: World, url: str, raw: Raw) -> Non
     hold.check()
     await ana(hold.release)
     await bob((await waiting).release)
-
-
-@both_apis
-async def test_forged_changes_for_who_follows_a_leader(world: World, url: str, raw: Raw) -> None:
-    """A watcher is told of leaders, never of messages."""
-    leading, client = world.client(url), world.client(url)
-    ana, bob = world.actors("ana", "bob")
-    hold = await ana(lambda: leading.election("a").lead().acquire())
-    seen: list[Any] = []
-
-    def follow() -> Any:
-        if world.api == "blocking":
-            for leader in client.election("a").watch():
-                seen.append(leader)
-                if leader is None:
-                    return None
-            return None
-
-        async def following() -> None:
-            async for leader in client.election("a").watch():
-                seen.append(leader)
-                if leader is None:
-                    return
-
-        return following()
-
-    following = bob.start(follow)
-    await eventually(lambda: seen and raw.client.pubsub_numsub(raw.queue().key)[0][1] == 1)
-    rate, looked = await asyncio.to_thread(flood, raw, raw.queue().key, b"l")
-    print(f"figure: {rate:.0f} messages a second about an election, {looked:.0f} looks a second of a watcher")
-    assert len(seen) == 1
-    assert looked < rate / FEW
-    await ana(hold.release)
-    await following
-    assert [leader and leader.token for leader in seen] == [hold.token, None]
 
 
 @both_apis

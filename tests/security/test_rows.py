@@ -1,14 +1,9 @@
-"""Hostile rows (case 24): an error that names the lock, or the row counts for nothing. No crash, and no grant by it.
-
-Whoever may write these could as well delete the claims of others. What counts here is that nonsense, by malice or by a
-broken disk, never becomes a grant, a crash of somebody else's program, or a change of anything outside the database.
-"""
+"""Hostile rows in the tables of SQLite that are no claims. Hostile claims: test_claims.py."""
 
 from __future__ import annotations
 
 import socket
 import sqlite3
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,50 +11,8 @@ from typing import Any
 import pytest
 
 import dibs
-from security.planted import attempts, nothing_comes_of_it, others_are_served
-from security.planting import FOREVER, TICKET, Connect, execute, made, plant
-from store.sqlite.places import Taking, beside, names_in, rows, until
-
-HUGE = 2_000_000
-ROWS: dict[str, dict[str, Any]] = {
-    "a weight below nothing": {"weight": -5},
-    "the least weight": {"weight": -(2**63)},
-    "the greatest weight": {"weight": 2**63 - 1},
-    "the greatest capacity": {"capacity": 2**63 - 1},
-    "a capacity below nothing": {"capacity": -1},
-    "no capacity": {"capacity": 0},
-    "the greatest ticket": {"ticket": 2**63 - 1},
-    "the least ticket": {"ticket": -(2**63)},
-    "until the end of time": {"until": float("inf")},
-    "held since the end of time": {"held": 1e300},
-    "held since before time": {"held": -float("inf")},
-    "asked at the end of time": {"asked": float("inf"), "held": None},
-    "about 2 MB": {"about": "x" * HUGE},
-    "about no JSON": {"about": "{"},
-    "about a number": {"about": "1" * 5000},
-    "about something deep": {"about": '{"owner": ' + "[" * 3000 + "]" * 3000 + "}"},
-    "about a lone surrogate": {"about": '{"owner": "\\ud800", "host": "\\udfff"}'},
-    "about another's types": {"about": '{"owner": {}, "host": [], "pid": "x", "thread": null, "info": 5}'},
-    "about a pid like no other": {"about": '{"pid": 1e999}'},
-    "a kind of its own": {"kind": "\x1b]0;owned\x07\x1b[2J"},
-    "a kind of 2 MB": {"kind": "k" * HUGE},
-    "an id of nothing": {"id": b""},
-    "an id of 2 MB": {"id": b"i" * HUGE},
-    "a client of nothing": {"client": b""},
-    "a revocation like no other": {"revoked": -(2**63)},
-}
-
-
-@pytest.mark.parametrize("case", ROWS)
-def test_a_hostile_row_grants_nothing_and_crashes_nobody(path: Path, connect: Connect, case: str) -> None:
-    """The row stands there as a holder: the name is busy, or an error says what is wrong with it. Other names are
-    served."""
-    made(connect, path)
-    plant(path, **ROWS[case])
-    client, other = connect(path), connect(path)
-    nothing_comes_of_it(client, f"sqlite:///{path}")
-    others_are_served(client, other)
-
+from security.hostile import FOREVER, HUGE, Connect, attempts, execute, made, plant
+from store.sqlite.places import Taking, rows, until
 
 WRONG_TYPES: list[tuple[str, Any]] = [
     ("weight", "much"), ("weight", 0.5), ("weight", "9223372036854775808"), ("capacity", None), ("kind", b"mutex"),
@@ -118,30 +71,6 @@ def test_a_hostile_store_is_refused_or_used_by_one_at_a_time(path: Path, connect
     assert len([hold for hold in holds if hold is not None]) <= 1
 
 
-@pytest.mark.parametrize("case", ["a weight below nothing", "held since the end of time", "a kind of its own"])
-def test_a_row_planted_beside_a_holder(path: Path, connect: Connect, case: str) -> None:
-    """Ahead of it, in the queue of a name that is held: nobody gets in beside the holder, whose own hold is honest."""
-    client, other = connect(path, lease=1.5), connect(path)
-    hold = client.lock("a").acquire(timeout=30)
-    assert hold is not None
-    plant(path, **ROWS[case])
-    with suppress(dibs.DibsError):
-        assert other.lock("a").acquire(timeout=0) is None, "granted beside a holder"
-    with suppress(dibs.LockLost, dibs.StoreError):
-        hold.check()
-        hold.release()
-
-
-def test_a_row_that_lasts_for_ever_can_be_broken(path: Path, connect: Connect) -> None:
-    made(connect, path)
-    plant(path, until=float("inf"), weight=1)
-    client = connect(path)
-    assert client.lock("a").acquire(timeout=0) is None
-    client.break_("a", token=TICKET)
-    with client.lock("a", timeout=30):
-        """Free again."""
-
-
 def test_a_planted_client_cannot_point_at_files_elsewhere(path: Path, connect: Connect, tmp_path: Path) -> None:
     """Its liveness file is judged and, once it counts as dead, swept: that must not reach out of our directory."""
     made(connect, path)
@@ -174,6 +103,7 @@ def test_a_planted_client_is_not_written_to_elsewhere(path: Path, connect: Conne
             elsewhere.recv(100)
 
 
+@pytest.mark.gate
 def test_a_planted_outsider_costs_nothing(path: Path, connect: Connect) -> None:
     """A hundred thousand of them, for a name that is in use: the next one is served, and soon they are gone."""
     made(connect, path)
@@ -190,19 +120,3 @@ def test_a_planted_outsider_costs_nothing(path: Path, connect: Connect) -> None:
     hold.release()
     waiter.got().release()
     assert rows(path, "SELECT count(*) FROM outsiders") == [(0,)]
-
-
-def test_a_crowd_of_planted_clients_is_no_hindrance(path: Path, connect: Connect) -> None:
-    """Ten thousand that never were: swept by the first newcomer, who is served all the same."""
-    made(connect, path)
-    execute(
-        path,
-        "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 10000) "
-        "INSERT INTO clients SELECT CAST(i AS BLOB), i || '.live', 1, 1, i || '.sock' FROM n",
-    )
-    begun = threading.active_count()
-    with connect(path).lock("a", timeout=10):
-        """Served."""
-    assert rows(path, "SELECT count(*) FROM clients")[0][0] <= 2
-    assert threading.active_count() < begun + 10
-    assert len(names_in(beside(path))) < 10

@@ -1,4 +1,4 @@
-"""Each safeguard of the core, and its broken twin: what one would write who had not thought of it.
+"""Each safeguard of the core, and its broken twin: the code of somebody who had not thought of it.
 
 A safeguard is a named function; `BROKEN[name]` replaces it (or the two that make it up) for the length of a `with`. The
 simulator must find every one of them; `tests/sim/test_broken.py` says within how many schedules.
@@ -7,7 +7,7 @@ simulator must find every one of them; `tests/sim/test_broken.py` says within ho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import copy
 from inspect import getsource
 from textwrap import dedent
@@ -24,9 +24,10 @@ from dibs.core.kinds import multi
 from dibs.core.registry import HoldRegistry
 from dibs.core.rule import Claim, Entry, Standing
 from sim.broken_cells import CELLS_BROKEN
+from sim.quorum import QUORUM_BROKEN
 
 WAITING = 1.0
-"""What a waiter's renewal is worth in the twin that lets it shorten."""
+"""The lease of a waiter's renewal in the twin that lets it shorten."""
 
 _expired, _passed_over = atomic_queue.expired, set[bytes]()
 _answer, _granted, _report, _sweep_head = Grant.answer, Grant.granted, atomic_queue._report, atomic_queue._sweep_head
@@ -44,7 +45,7 @@ def _from_the_reply(self: Grant, standing: Standing, sent_at: float) -> None:
 
 
 def _own_lease(self: Grant, standing: Standing, sent_at: float) -> None:
-    """What was asked for counts, not what the store says is left."""
+    """Count the requested lease, not what the store says is left."""
     _answer(self, _with_left(standing, self.request.lease), sent_at)
 
 
@@ -67,7 +68,7 @@ def _pass_over(entry: Entry, now: float) -> bool:
 
 
 def _filter_only(table: Any, name: str, gone: Sequence[Entry]) -> None:
-    """Who left is deleted; who expired is only passed over."""
+    """Delete claims that left; only skip those that expired."""
     for entry in gone:
         if entry.id not in _passed_over:
             table.remove(name, entry)
@@ -83,17 +84,6 @@ async def _join_again(self: HoldRegistry, hold: Any, request: Any, description: 
     fresh = Grant(request)
     self._add(fresh, hold)
     return await self._opened().acquire(fresh, hold.weight, description, hold.deadline)
-
-
-def _free_path(name: str, *changes: tuple[str, str]) -> tuple[object, str, Callable[..., Any]]:
-    """A method of the free path with some of its text changed: it has no named parts, as each call costs time."""
-    text = dedent(getsource(getattr(QueueGrantor, name)))
-    for old, new in changes:
-        assert text.count(old) == 1, f"{name}: {text.count(old)} times {old!r}"
-        text = text.replace(old, new)
-    made: dict[str, Any] = {}
-    exec(text, {**vars(acquire)}, made)
-    return QueueGrantor, name, made[name]
 
 
 def _yes(*_: Any) -> bool:
@@ -127,34 +117,41 @@ BROKEN: dict[str, list[tuple[object, str, Callable[..., Any]]]] = {
     "global order of multi": [(multi, "in_order", list)],
     "doubt about an unanswered join": [(Grant, "doubt", lambda self: None)],
     "a confirmation that is not over": [(QueueGrantor, "_confirm", QueueGrantor._look)],
-    "free path: adopt before the send": [
-        _free_path("take", ("watchdog.unsorted[id] = watchdog.renewing[id] = grant", "pass")),
-        _free_path("_is_counted", ("grant.answered = True", "grant.answered = True; watchdog.adopt(grant)")),
-    ],
-    "free path: a late answer is confirmed": [_free_path("_is_counted", (" or until - now < request.waiting / 2", ""))],
-    "free path: counted from before the send": [
-        _free_path("_is_counted", ("valid_until(sent_at,", "valid_until(now,"))
-    ],
-    "free path: doubt about an unanswered join": [
-        _free_path("_answered", ("grant.first = error", "grant.answered = True")),
-    ],
-    "free path: whoever pops a grant ends it": [
-        _free_path("give", ("self._watchdog.renewing.pop(claim.id, None) is None", "False"))
-    ],
     "all of multi given back": [(multi.MultiHold, "abandon", lambda self: None)],
 }
 
 
+FREE_PATH: dict[str, list[tuple[str, str, str]]] = {
+    "free path: adopt before the send": [
+        ("take", "watchdog.unsorted[id] = watchdog.renewing[id] = grant", "pass"),
+        ("_is_counted", "grant.answered = True", "grant.answered = True; watchdog.adopt(grant)"),
+    ],
+    "free path: a late answer is confirmed": [("_is_counted", " or until - now < request.waiting / 2", "")],
+    "free path: counted from before the send": [("_is_counted", "valid_until(sent_at,", "valid_until(now,")],
+    "free path: doubt about an unanswered join": [("_answered", "grant.first = error", "grant.answered = True")],
+    "free path: whoever pops a grant ends it": [
+        ("give", "self._watchdog.renewing.pop(claim.id, None) is None", "False")
+    ],
+}
+"""Methods of the free path, and what changes in their text: it has no named parts, as each call costs time."""
+
+BROKEN |= {name: [] for name in FREE_PATH}
+
+
+def _free_path(name: str, old: str, new: str) -> tuple[object, str, Callable[..., Any]]:
+    text = dedent(getsource(getattr(QueueGrantor, name)))
+    assert text.count(old) == 1, f"{name}: {text.count(old)} times {old!r}"
+    made: dict[str, Any] = {}
+    exec(text.replace(old, new), {**vars(acquire)}, made)
+    return QueueGrantor, name, made[name]
+
+
 @contextmanager
 def broken(safeguard: str) -> Iterator[None]:
-    """Without that safeguard, of queues or of cells."""
-    twins = BROKEN.get(safeguard) or CELLS_BROKEN[safeguard]
-    patches = [patch.object(owner, name, twin) for owner, name, twin in twins]
-    for each in patches:
-        each.start()
-    try:
+    """Without that safeguard."""
+    with ExitStack() as stack:
+        twins = {**BROKEN, **CELLS_BROKEN, **QUORUM_BROKEN}[safeguard]
+        for owner, name, twin in (*twins, *(_free_path(*change) for change in FREE_PATH.get(safeguard, ()))):
+            stack.enter_context(patch.object(owner, name, twin))
         yield
-    finally:
-        for each in patches:
-            each.stop()
-        _passed_over.clear()
+    _passed_over.clear()

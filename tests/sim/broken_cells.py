@@ -1,4 +1,4 @@
-"""Each safeguard of what nobody owns, and its broken twin; see broken.py."""
+"""Each safeguard of the shared primitives, and its broken twin; see broken.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dibs.core.kinds.election import Election
 from dibs.core.kinds.options import MOST
 from dibs.core.kinds.primitives import Latch, LatchState, VersionedSlot
 from dibs.errors import Conflict, StoreUnavailable
-from sim.server import CellDesk
+from sim.server import Server
 
 _put, _admit, _slot_put, _change = atomic_cells.put, atomic_cells.admit, VersionedSlot.put, Election.change
 
@@ -73,11 +73,9 @@ async def _wait_for_nought(self: Latch, timeout: float | None, armed: bool) -> b
     return True
 
 
-def _only_put_down(
-    self: CellDesk, cell_key: CellKey, seen: int, key: bytes, client: bytes, over: Sequence[Any]
-) -> bool:
-    """Who watches has looked just before, has it not?"""
-    self._world.watch(cell_key, client, key)
+def _only_put_down(self: Server, cell_key: CellKey, seen: int, key: bytes, client: bytes, over: Sequence[Any]) -> bool:
+    """Register the watcher without a look."""
+    self.world.watch(cell_key, client, key)
     return False
 
 
@@ -104,7 +102,7 @@ def _remember_the_newest(table: Any, name: str, token: int, shared: bool) -> int
 
 
 async def _look_first(self: Election, seen: int | None) -> Any:
-    """What led when one looked last is not asked about: only what comes from now on is a change."""
+    """Ignore the leader seen last: only a later change counts."""
     if seen is None:
         return await _change(self, None)
     leader = await self.leader()
@@ -120,7 +118,7 @@ CELLS_BROKEN = {
     "the unknown is said to be unknown": [(VersionedSlot, "put", _fail_as_if_undone)],
     "generation of a count": [(Latch, "count_down", _count_what_is_there)],
     "generation of a wait": [(Latch, "wait", _wait_for_nought)],
-    "watching begins with a look": [(CellDesk, "watch", _only_put_down)],
+    "watching begins with a look": [(Server, "watch", _only_put_down)],
     "a change is told": [(atomic_cells, "tell", _tell_nobody)],
     "a change of leader is told": [(atomic_queue, "tell", _tell_nobody)],
     "stale tokens are refused": [(atomic_cells, "admit", _let_all_in)],

@@ -14,12 +14,12 @@ import random
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, Self
 
 PACE = 0.0001
 """How long, at most, a runnable task waits for its node's processor."""
 MOST_STEPS = 50_000
-"""Of one schedule; a hundred times as many as most have: whoever gets there moves in a circle."""
+"""The limit for one schedule, a hundred times what most need: beyond it, something loops."""
 _AT_A_TIME = 8
 """Events between two questions whether it is enough."""
 
@@ -68,7 +68,7 @@ class Node:
 
 
 class Parked:
-    """What a task waits on: woken once, with a value; later wake-ups find it over."""
+    """A wait of a task: woken once, with a value; later wake-ups do nothing."""
 
     __slots__ = ("over", "task", "value")
 
@@ -90,10 +90,17 @@ class Parked:
                 self.task.run(value)
 
 
-class Task:
+class Shared:
+    """An object that a forked process shares with its parent."""
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+class Task(Shared):
     """A coroutine on its node."""
 
-    __slots__ = ("__weakref__", "_coroutine", "_parked", "done", "name", "node", "sim")
+    __slots__ = ("_coroutine", "_parked", "done", "name", "node", "sim")
 
     def __init__(self, sim: Sim, node: Node, name: str, coroutine: Coroutine[Any, Any, Any]) -> None:
         self.sim = sim
@@ -141,11 +148,8 @@ class Task:
         self.done = True
         self.node.tasks.remove(self)
 
-    def __deepcopy__(self, memo: object) -> Task:
-        return self
 
-
-class Sim:
+class Sim(Shared):
     """The heap, the clock, and one source of randomness per concern, so that a draw in one does not shift another."""
 
     def __init__(self, seed: int, trace: bool = False) -> None:
@@ -213,6 +217,3 @@ class Sim:
             node.dead = True
             for task in node.tasks:
                 task.bury()
-
-    def __deepcopy__(self, memo: object) -> Sim:
-        return self

@@ -1,4 +1,4 @@
-"""What the watcher of cells keeps about users: their deeds, whom they follow, and who leads in truth.
+"""The records of the watcher of cells: deeds of users, whom they follow, and who really leads.
 
 A deed ends `DONE`, `NOT_DONE` (it raised, and said nothing else) or `UNKNOWN` (it said that it is not known, or was
 interrupted; one whose process died has no end).
@@ -18,31 +18,13 @@ DONE, NOT_DONE, UNKNOWN = "done", "not done", "unknown"
 class Deed:
     """One operation of a user."""
 
-    __slots__ = (
-        "amount",
-        "armed",
-        "awaited",
-        "calm_at",
-        "cell_key",
-        "deadline",
-        "first",
-        "floor",
-        "made",
-        "node",
-        "number",
-        "outcome",
-        "stood",
-        "unseen",
-        "verb",
-    )  # fmt: skip
-
     def __init__(self, number: int, node: Node, verb: str, cell_key: CellKey, amount: int, deadline: float) -> None:
         self.number = number
         self.node = node
         self.verb = verb
         self.cell_key = cell_key
         self.amount = amount
-        """Of an arm or a count: how many. Of an admit: the token."""
+        """The number of an arm or a count; the token of an admit."""
         self.deadline = deadline
         """By its node's clock."""
         self.stood = node.stood
@@ -53,12 +35,10 @@ class Deed:
         self.first: tuple[int, int] | None = None
         """Generation and count of a latch, as the deed first saw them: what it is about."""
         self.awaited = 0
-        self.floor = 0
-        """What was certain when it began: the version of a cell, the highest exclusive token of a fence."""
         self.calm_at = FOREVER
         """When it first asked the store after the last fault: from then on nothing it relies on goes wrong."""
         self.unseen = True
-        """Of a wait: the generation had not opened when it last looked."""
+        """For a wait: the generation had not opened when it last looked."""
 
     def word(self) -> bytes:
         return b" %d" % self.number
@@ -73,20 +53,15 @@ class Deed:
 class Following:
     """One watch of an election, from its beginning."""
 
-    __slots__ = ("calm_at", "cell_key", "highest", "last", "node")
-
     def __init__(self, node: Node, cell_key: CellKey) -> None:
         self.node = node
         self.cell_key = cell_key
         self.last: int | None = None
-        self.highest = 0
         self.calm_at = FOREVER
 
 
 class Truth:
-    """Who leads an election, by the store."""
-
-    __slots__ = ("_name", "_stands", "led", "since", "token", "told")
+    """The leader of an election, by the store."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -8,8 +8,7 @@ by a signal, and looks for itself now and then, as signals get lost.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Coroutine, Sequence
-from functools import partial
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ClassVar
 
 from dibs.backends.common.atomic_queue import QUEUES
@@ -18,6 +17,7 @@ from dibs.core.cells import CellKey, CellValue, Write
 from dibs.core.queue import ClientIdentity, Leave, Place, Signal, read_signal
 from dibs.core.rule import Claim, Standing
 from dibs.info import Finding, LockInfo
+from sim.clockwork import Shared
 from sim.network import Channel, Courier, Network, StoreTime
 from sim.world import POLL_INTERVAL, SimInbox, SimRuntime
 
@@ -64,17 +64,17 @@ class SimStore:
             self.unwatched = deque()
 
 
-class SimExecutor:
+class SimExecutor(Shared):
     """`Queue` (core/queue.py) over the network."""
 
     def __init__(self, store: SimStore, runtime: SimRuntime, me: ClientIdentity) -> None:
-        network, channel = store.network, Channel(store.network, runtime, store.time)
-        self._ask = partial(channel.ask, network.server)
+        network = store.network
+        self._ask = Channel(network, runtime, store.time).ask
         self._store = store
         self._watcher = network.watcher
         self._me = me
         self._dice = network.sim.dice("free path")
-        self._lookout = Lookout(store, runtime, me, channel)
+        self._lookout = Lookout(store, runtime, me, self._ask)
 
     def take_now(self, claim: Claim, place: Place, until: float) -> Coroutine[Any, Any, Standing | None] | None:
         """Every other time: both paths are tried."""
@@ -155,19 +155,15 @@ class SimExecutor:
             claim.ticket = standing.ticket
         return standing
 
-    def __deepcopy__(self, memo: object) -> SimExecutor:
-        return self
 
-
-class SimCells:
+class SimCells(Shared):
     """`Cells` (core/cells.py) over the network."""
 
     def __init__(self, store: SimStore, runtime: SimRuntime, me: ClientIdentity) -> None:
-        desk, channel = store.network.cells, Channel(store.network, runtime, store.time)
-        self._ask = partial(channel.ask, desk)
+        self._ask = Channel(store.network, runtime, store.time).ask
         self._store = store
-        self._watcher = desk.watcher
-        self._lookout = Lookout(store, runtime, me, channel)
+        self._watcher = store.network.server.cell_watcher
+        self._lookout = Lookout(store, runtime, me, self._ask)
 
     async def get(self, cell_key: CellKey, until: float) -> CellValue:
         self._lookout.looks()
@@ -190,19 +186,16 @@ class SimCells:
     def close(self) -> None:
         """A connection of this world costs nothing."""
 
-    def __deepcopy__(self, memo: object) -> SimCells:
-        return self
-
 
 class Lookout:
     """Waiting for a change, as whoever is told of it and cannot rely on that."""
 
-    def __init__(self, store: SimStore, runtime: SimRuntime, me: ClientIdentity, channel: Channel) -> None:
-        self._ask = partial(channel.ask, store.network.cells)
+    def __init__(self, store: SimStore, runtime: SimRuntime, me: ClientIdentity, ask: Callable[..., Any]) -> None:
+        self._ask = ask
         self._store = store
         self._now = runtime.now
         self._me = me
-        self.looks = store.network.cells.watcher.looks
+        self.looks = store.network.server.cell_watcher.looks
 
     async def watch(self, cell_key: CellKey, seen: int, key: bytes, until: float) -> None:
         self.looks()

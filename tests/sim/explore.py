@@ -3,31 +3,38 @@
 python tests/sim/explore.py SEED             replays one schedule of locks and prints its trace
 python tests/sim/explore.py SEED "margin"    the same without a safeguard (tests/sim/broken.py)
 python tests/sim/explore.py cells SEED       a schedule of latch, cell, fence and election; likewise without a safeguard
+python tests/sim/explore.py quorum SEED      a schedule of a quorum; likewise without a safeguard
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from sim import schedule
+from sim import quorum, schedule
 from sim.broken import broken
 from sim.invariants import Violation
-from sim.schedule import HABITS, QUEUES
+from sim.schedule import CELLS, QUEUES, Outcome
 
+QUORUM = "quorum"
+RUNS: dict[str, Callable[..., Outcome]] = {
+    QUEUES: schedule.run, CELLS: partial(schedule.run, of=CELLS), QUORUM: quorum.run,
+}  # fmt: skip
 TAIL = 60
-"""Queues of a trace that are shown with a failure; the replay shows all."""
+"""Lines of a trace that are shown with a failure; the replay shows all."""
 
 
 class Found(NamedTuple):
     of: str
-    """The kind of schedule: of queues, or of cells."""
+    """The kind of schedule."""
     seed: int
     what: str
     crashed: bool
@@ -35,7 +42,7 @@ class Found(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """Of many schedules."""
+    """The result of many schedules."""
 
     schedules: int
     handed: int
@@ -56,7 +63,7 @@ def explore(first: int, count: int, *, of: str = QUEUES, until_found: bool = Fal
     total = NOTHING
     for seed in range(first, first + count):
         try:
-            outcome = schedule.run(seed, of=of)
+            outcome = RUNS[of](seed)
         except Violation as violation:
             total += Sum(1, 0, 0, Counter(), 0, [_found(of, seed, violation)])
             if until_found:
@@ -82,7 +89,7 @@ def told(found: Found, without: str | None = None) -> str:
 def trace_of(seed: int, without: str | None = None, of: str = QUEUES) -> list[str]:
     with broken(without) if without else nullcontext():
         try:
-            trace = schedule.run(seed, trace=True, of=of).trace
+            trace = RUNS[of](seed, trace=True).trace
             end = "nothing was violated"
         except Violation as violation:
             trace = violation.trace
@@ -92,7 +99,7 @@ def trace_of(seed: int, without: str | None = None, of: str = QUEUES) -> list[st
 
 
 def main(args: list[str]) -> int:
-    of = args.pop(0) if args and args[0] in HABITS else QUEUES
+    of = args.pop(0) if args and args[0] in RUNS else QUEUES
     if not args or not args[0].isdigit():
         print(__doc__)
         return 64

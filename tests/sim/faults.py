@@ -1,4 +1,4 @@
-"""What goes wrong in a schedule: a plan of faults, each bound to the n-th message that is sent.
+"""The faults of a schedule: a plan, each bound to the n-th message that is sent.
 
 Bound to messages and not to instants, a fault always happens, and happens where it hurts: a process dies with its join
 just sent, stops with the reply just arrived, forks between two requests. A fault hits the message itself (lost, late,
@@ -30,7 +30,7 @@ STEPPED = (*KINDS, "step", "step", "step")
 
 
 class Fate(NamedTuple):
-    """What happens to one message."""
+    """The fate of one message."""
 
     lost: bool = False
     delay: float = 0.0
@@ -44,7 +44,7 @@ FINE = Fate()
 
 
 class Victim(Protocol):
-    """What the faults may do to the processes of a schedule. False: it was not possible, and nothing happened."""
+    """Actions of faults on the processes of a schedule. False: it was impossible, and nothing happened."""
 
     def crash(self, node: Node) -> bool: ...
 
@@ -84,7 +84,7 @@ class Faults:
         return not self._plan and not self._about_to
 
     def fate(self, node: Node, what: str, which: str) -> Fate:
-        """Of the next message: a `request` or `reply` of a node's verb, or a `signal` to it."""
+        """The fate of the next message: a `request` or `reply` of a node's verb, or a `signal` to it."""
         self._messages += 1
         if self._messages not in self._plan:
             return FINE
@@ -149,7 +149,7 @@ class Faults:
         return self._pause(self._network.server.node, self._length(0.01, LONGEST))
 
     def _step(self, node: Node) -> bool:
-        """Of the server's clock, either way; or a client's machine stood still and its clock with it."""
+        """Step the server's clock either way, or stop a client's machine and its clock."""
         seconds = self._length(0.1, LONGEST)
         if self._dice.random() < 0.5:
             self._network.server.node.offset += self._lasting(seconds) * self._dice.choice((-1, 1))

@@ -1,4 +1,4 @@
-"""What must be true after every step of a schedule. `Watcher` sees what users have in their hands, what the server is
+"""The invariants after every step of a schedule. `Watcher` sees what users have in their hands, what the server is
 asked and answers, and compares; it changes nothing and asks no clock but the nodes'.
 
 In hands: a hold from the step in which acquire returned it until its release is called or its process dies. It is valid
@@ -45,7 +45,7 @@ class Use:
         """It was seen invalid: it must stay so."""
 
     def weight(self) -> int:
-        """What its valid holds weigh, now."""
+        """The weight of its valid holds."""
         if self.grant.state is not HELD:
             return 0
         now = self.node.now()
@@ -138,7 +138,7 @@ class Watcher:
             return self._queue(what)
         for use in self.hands.values():
             if use.id == what.id and use.weight():
-                self._fail(f"{what.name} left the line while {use.node.name} holds it (token {use.grant.token})")
+                self._fail(f"{what.name} left the queue while {use.node.name} holds it (token {use.grant.token})")
         return self._queue(what.name)
 
     def after(self, verb: str, what: Any, before: list[Entry] | None, answer: object) -> None:
@@ -219,9 +219,9 @@ class Watcher:
 
     def _check_join(self, claim: Claim) -> None:
         if claim.id in self.left_ids and claim.id in self._server.world.places and not self.stepped:
-            self._fail(f"{claim.name}: a ghost: a join that came after its leave was answered stands in the line")
+            self._fail(f"{claim.name}: a ghost: a join that came after its leave was answered stands in the queue")
         if [entry.id for entry in self._queue(claim.name)].count(claim.id) > 1:
-            self._fail(f"{claim.name}: one claim stands in the line twice")
+            self._fail(f"{claim.name}: one claim stands in the queue twice")
 
     def _check_removed(self, verb: str, what: Any, before: list[Entry]) -> None:
         now, there = self._server.node.now(), self._server.world.places
@@ -235,9 +235,9 @@ class Watcher:
         return list(self._server.world.queues.get(name, {}).values())
 
     def _look_who_holds(self, name: str) -> None:
-        line, now = self._queue(name), self._server.node.now()
-        if line:
-            for entry in head(line, lambda entry: entry.until <= now).holding:
+        queue, now = self._queue(name), self._server.node.now()
+        if queue:
+            for entry in head(queue, lambda entry: entry.until <= now).holding:
                 if entry.id not in self._exempt and not self._knows(entry):
                     self._untold.setdefault(entry.id, self._sim.now)
 

@@ -9,12 +9,12 @@ time. Signals to waiters travel on a connection of their own. Every reply carrie
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dibs.errors import DibsError, StoreUnavailable
-from sim.clockwork import Node, Parked, Sim
+from sim.clockwork import Node, Parked, Shared, Sim
 from sim.faults import FINE, Fate
-from sim.server import CellDesk, Server
+from sim.server import Server
 from sim.world import SimInbox, SimRuntime
 
 if TYPE_CHECKING:
@@ -26,24 +26,14 @@ DOUBTFUL = 0.01
 """A message that takes longer than this may outlast its caller's patience: only then is an alarm worth its event."""
 
 
-class Desk(Protocol):
-    """Where the server answers: its queues, or its cells."""
-
-    def run(self, verb: str, args: tuple[Any, ...]) -> tuple[float, Any]:
-        """The store's time and the answer; an error is an answer too."""
-
-
 class Call(Parked):
     """One request, and the caller that waits for its answer."""
 
-    __slots__ = ("_args", "_desk", "_network", "alarmed", "node", "until", "verb")
+    __slots__ = ("_args", "_network", "alarmed", "node", "until", "verb")
 
-    def __init__(
-        self, network: Network, desk: Desk, node: Node, verb: str, args: tuple[Any, ...], until: float
-    ) -> None:
+    def __init__(self, network: Network, node: Node, verb: str, args: tuple[Any, ...], until: float) -> None:
         super().__init__()
         self._network = network
-        self._desk = desk
         self._args = args
         self.verb = verb
         self.node = node
@@ -52,7 +42,7 @@ class Call(Parked):
 
     def run(self) -> Any:
         """At the server."""
-        return self._desk.run(self.verb, self._args)
+        return self._network.server.run(self.verb, self._args)
 
     def arrive(self) -> None:
         self._network.reply(self, self.run())
@@ -71,7 +61,7 @@ class Connection:
         return when
 
 
-class Network:
+class Network(Shared):
     """Between the nodes and the server; `faults` decides what happens to each message."""
 
     def __init__(self, sim: Sim, faults: Faults, watcher: Watcher) -> None:
@@ -79,7 +69,6 @@ class Network:
         self.faults = faults
         self.watcher = watcher
         self.server = Server(sim, watcher)
-        self.cells = CellDesk(sim, self.server)
         self.outstanding: dict[Call, None] = {}
         self._delay = sim.dice("latency").random
 
@@ -123,14 +112,11 @@ class Network:
             self._more(call, fate, call.node, lambda: call.wake(answer))
 
     def _more(self, call: Call, fate: Fate, to: Node, again: Callable[[], object]) -> None:
-        """What else happens to a message: its connection breaks, a second copy arrives."""
+        """Other faults of a message: its connection breaks, or a second copy arrives."""
         if fate.broken:
             self.sim.at(self.sim.now + fate.broken, call.node, call)
         if fate.again:
             self.sim.at(self.sim.now + fate.again, to, again)
-
-    def __deepcopy__(self, memo: object) -> Network:
-        return self
 
 
 class StoreTime:
@@ -158,8 +144,8 @@ class Channel:
         self._time = time
         self._connection = Connection()
 
-    async def ask(self, desk: Desk, verb: str, *args: Any, until: float) -> Any:
-        call = Call(self._network, desk, self._runtime.node, verb, args, until)
+    async def ask(self, verb: str, *args: Any, until: float) -> Any:
+        call = Call(self._network, self._runtime.node, verb, args, until)
         self._network.send(self._connection, call)
         try:
             reply = await call

@@ -1,7 +1,5 @@
 """Schedules of a quorum: processes that fight for one lock over several simulated servers, and what must be true.
 
-    python tests/sim/quorum.py SEED [SAFEGUARD]      # the trace of one schedule
-
 Each member is a server with a clock and a network of its own. Messages get lost and come late or twice; processes and
 members stand still past every lease; processes die; members start anew without their data; an operator breaks a claim
 between its two rounds. After every step: at most one hold is valid, by its process's own clock, and tokens rise in the
@@ -11,18 +9,12 @@ order in which holds were handed out. Once the world is healed everybody is serv
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
-from typing import Any, NamedTuple
-from unittest.mock import patch
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+from contextlib import suppress
+from typing import Any
 
 from dibs.backends.common import atomic_queue
-from dibs.core import grants, watchdog
+from dibs.core import grants
 from dibs.core.client import Client
 from dibs.core.grants import HELD, Hold
 from dibs.core.kinds.lock import Lock
@@ -33,12 +25,12 @@ from dibs.core.quorum.store import QuorumStore
 from dibs.core.rule import Claim
 from dibs.core.runtime import Job
 from dibs.errors import DibsError
-from sim.broken import BROKEN as LINES_BROKEN
 from sim.clockwork import Interrupted, Node, Parked, Sim
 from sim.executors import SimExecutor, SimStore
 from sim.faults import FINE, Fate
 from sim.invariants import Violation
 from sim.network import Network
+from sim.schedule import Outcome, judged
 from sim.world import SimRuntime
 
 LEASE = 1.0
@@ -47,9 +39,9 @@ FAULTY = 12.0
 """Seconds in which things go wrong."""
 BOUND = 90.0
 CHANCE = 0.06
-"""Of a message to come to grief."""
+"""The probability of a fault for each message."""
 BREAK = 0.04
-"""Of a ballot to be broken between its rounds."""
+"""The probability that a ballot is broken between its rounds."""
 LAST_CALL = 0.02
 
 
@@ -166,7 +158,7 @@ class World:
         if not self._calm:
             self._plan()
 
-    # What goes wrong.
+    # Faults.
 
     def faulty(self) -> bool:
         return self.sim.now < FAULTY and not self._calm
@@ -230,7 +222,7 @@ class World:
             node.pause()
             self.sim.at(self.sim.now + length, None, node.resume)
 
-    # Who acts.
+    # Processes.
 
     def _sit(self, quota: int) -> None:
         client, node = self.process()
@@ -286,27 +278,13 @@ class World:
             raise Violation(f"more than one valid holder: {who}")
 
 
-class Outcome(NamedTuple):
-    handed: int
-    happened: list[str]
-    trace: list[tuple[float, str, str]] | None
-
-
 def run(seed: int, trace: bool = False) -> Outcome:
     world = World(seed, trace)
-    logger = watchdog.log()
-    logger.disabled = True  # lost renewals are what this is about
-    try:
-        if not world.sim.run(lambda: not world.waiting, FAULTY + BOUND, world.check):
+    sim = world.sim
+    with judged(sim):
+        if not sim.run(lambda: not world.waiting, FAULTY + BOUND, world.check):
             raise Violation(f"{world.waiting} were not served within {BOUND:g} s after healing")
-        return Outcome(world.handed, world.happened, world.sim.trace)
-    except Exception as error:
-        found = error if isinstance(error, Violation) else Violation(f"{type(error).__name__}: {error}")
-        found.trace = world.sim.trace
-        raise found from (None if found is error else error)
-    finally:
-        logger.disabled = False
-        world.sim.bury()
+        return Outcome(seed, world.handed, tuple(world.happened), sim.steps, 0, sim.trace)
 
 
 def _half(members: int) -> int:
@@ -327,44 +305,11 @@ async def _keeps(self: grantor.QuorumGrantor, grant: grants.Grant, ballot: grant
     self._watchdog.take(grant)
 
 
-BROKEN: dict[str, list[tuple[Any, str, Any]]] = {
+QUORUM_BROKEN: dict[str, list[tuple[Any, str, Any]]] = {
     "majority": [(members, "majority", _half)],
     "validity from before round one": [(grantor, "answer_from", _from_now)],
     "round two looks before it stamps": [(atomic_queue, "stamp", _stamps_anyway)],
     "given back after a failure": [(grantor.QuorumGrantor, "_withdraw", _keeps)],
     "restart guard": [(members.Health, "sits_out", lambda *_: False)],
-    "margin": LINES_BROKEN["margin"],
 }
-"""What keeps a quorum safe, each replaced by what does without."""
-
-
-@contextmanager
-def broken(safeguard: str) -> Any:
-    with ExitStack() as stack:
-        for where, name, twin in BROKEN[safeguard]:
-            stack.enter_context(patch.object(where, name, twin))
-        yield
-
-
-def find(first: int, count: int) -> tuple[int, Violation] | None:
-    """The first seed that violates something."""
-    for seed in range(first, first + count):
-        try:
-            run(seed)
-        except Violation as violation:
-            return seed, violation
-    return None
-
-
-def main(seed: str, safeguard: str | None = None) -> int:
-    with broken(safeguard) if safeguard else ExitStack():
-        try:
-            trace, end = run(int(seed), trace=True).trace, "nothing was violated"
-        except Violation as violation:
-            trace, end = violation.trace, f"VIOLATION {violation}"
-    print("\n".join([*(f"{at:10.4f}  {node:8}{text}" for at, node, text in trace or []), end]))
-    return int(end.startswith("VIOLATION"))
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+"""The safeguards of a quorum, each with its broken twin; see broken.py. The margin is one of them, too."""

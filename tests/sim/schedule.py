@@ -8,25 +8,26 @@ has to do, nobody expected, nothing shared.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
+from sim.cells_workload import CellsWorkload
 from sim.clockwork import Sim
 from sim.faults import FEWEST, KINDS, STEPPED, Faults
-from sim.habits_cells import CellHabits
-from sim.habits_queues import QueueHabits
 from sim.invariants import Violation, Watcher
 from sim.network import Network
-from sim.workload import ENOUGH, Habits, Process, Users
+from sim.queue_workload import QueueWorkload
+from sim.workload import ENOUGH, Process, Users, Workload
 
 BOUND = 60.0
 WHILE_FAULTY = 200.0
 LOOKING_OUT = 6.0
-"""What closing a client tells those who follow may miss them, if they look for themselves in that very instant."""
+"""Followers may miss the message of a close if they look at that instant; then they look again within this time."""
 EVERY_STEPPED = 8
 """One schedule in so many also steps clocks: there two valid holders are possible, and everything else must hold."""
-QUEUES, CELLS = "lines", "cells"
-HABITS: dict[str, Callable[[Users], Habits]] = {QUEUES: QueueHabits, CELLS: CellHabits}
+QUEUES, CELLS = "queues", "cells"
+WORKLOADS: dict[str, Callable[[Users], Workload]] = {QUEUES: QueueWorkload, CELLS: CellsWorkload}
 
 _log = logging.getLogger("dibs")
 
@@ -40,13 +41,13 @@ class Outcome(NamedTuple):
     trace: list[tuple[float, str, str]] | None
 
 
-def run(seed: int, trace: bool = False, of: str = QUEUES) -> Outcome:
-    """Deterministic: the same seed gives the same steps, whatever machine it runs on."""
-    sim = Sim(seed, trace)
+@contextmanager
+def judged(sim: Sim) -> Iterator[None]:
+    """One schedule: whatever nobody expected is a violation too."""
     _log.disabled = True  # lost renewals are what this is about
     try:
-        return _run(sim, STEPPED if seed % EVERY_STEPPED == 0 else KINDS, HABITS[of])
-    except Exception as error:  # whatever nobody expected is a finding too
+        yield
+    except Exception as error:
         violation = error if isinstance(error, Violation) else Violation(f"{type(error).__name__}: {error}")
         violation.trace = sim.trace
         raise violation from (None if error is violation else error)
@@ -55,24 +56,31 @@ def run(seed: int, trace: bool = False, of: str = QUEUES) -> Outcome:
         sim.bury()
 
 
-def _run(sim: Sim, kinds: Sequence[str], habits: Callable[[Users], Habits]) -> Outcome:
+def run(seed: int, trace: bool = False, of: str = QUEUES) -> Outcome:
+    """Deterministic: the same seed gives the same steps, whatever machine it runs on."""
+    sim = Sim(seed, trace)
+    with judged(sim):
+        return _run(sim, STEPPED if seed % EVERY_STEPPED == 0 else KINDS, WORKLOADS[of])
+
+
+def _run(sim: Sim, kinds: Sequence[str], workload: Callable[[Users], Workload]) -> Outcome:
     watcher = Watcher(sim)
     faults = Faults(sim, kinds)
     network = Network(sim, faults, watcher)
     watcher.meet(network.server)
-    users = Users(sim, faults, watcher, network, habits)
+    users = Users(sim, faults, watcher, network, workload)
     faults.meet(users, network)
-    check = users.habits.check
+    check = users.workload.check
 
     if not sim.run(faults.quiet, WHILE_FAULTY, check):
         raise Violation(f"nothing moves any more, before every fault happened (at {sim.now:.1f} s)")
-    users.habits.becomes_quiet()
+    users.workload.becomes_quiet()
     if not sim.run(users.done, sim.now + BOUND, check):
         raise Violation(f"not everybody was served within {BOUND:g} s after healing ({_who(users)})")
-    users.habits.ends()
+    users.workload.ends()
     _close(sim, users)
     _check_nothing_is_left(users, network)
-    done = users.habits.done()
+    done = users.workload.done()
     if len(faults.happened) < FEWEST or done < ENOUGH:
         raise Violation(f"too little happened: {len(faults.happened)} faults, {done} acquisitions or changes")
     return Outcome(sim.seed, done, tuple(faults.happened), sim.steps, watcher.overlaps_after_steps, sim.trace)
@@ -81,18 +89,18 @@ def _run(sim: Sim, kinds: Sequence[str], habits: Callable[[Users], Habits]) -> O
 def _close(sim: Sim, users: Users) -> None:
     for process in users.alive():
         sim.start(process.node, "closer", process.client.close())
-    if not sim.run(users.done, sim.now + BOUND, users.habits.check):
+    if not sim.run(users.done, sim.now + BOUND, users.workload.check):
         raise Violation("closing does not come to an end")
-    if not sim.run(users.nobody_follows, sim.now + LOOKING_OUT, users.habits.check):
+    if not sim.run(users.nobody_follows, sim.now + LOOKING_OUT, users.workload.check):
         raise Violation("somebody goes on following after the client was closed")
-    sim.run(lambda: False, sim.now + 2.0, users.habits.check)
+    sim.run(lambda: False, sim.now + 2.0, users.workload.check)
 
 
 def _check_nothing_is_left(users: Users, network: Network) -> None:
     world = network.server.world
     alive = {process.client.me.id: process for process in users.alive()}
-    for name, line in world.queues.items():
-        for entry in line.values():
+    for name, queue in world.queues.items():
+        for entry in queue.values():
             if entry.client in alive:
                 raise Violation(f"{name}: ticket {entry.ticket} stays behind after the client was closed")
     for name, waiting in world.outside.items():

@@ -24,7 +24,7 @@ from sim.schedule import CELLS, QUEUES
 
 _CHUNK = 200
 _SHARES = {QUEUES: 0.75, CELLS: 0.25}
-"""Of the time."""
+"""The share of the time for each kind."""
 
 
 def explore_until(of: str, first: int, stride: int, seconds: float) -> Sum:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from dibs.core.cells import CellKey
 from dibs.core.grants import Hold
 from dibs.core.kinds.lock import Lock
 from dibs.core.kinds.options import Options
@@ -25,7 +24,7 @@ __all__ = ["Doing", "Fate", "Stage"]
 
 
 class Doing:
-    """What became of a coroutine."""
+    """The outcome of a coroutine."""
 
     def __init__(self) -> None:
         self.task: Task
@@ -128,14 +127,8 @@ class Stage:
 
     # What stands in the store.
 
-    def value(self, space: str, name: str = "x") -> tuple[bytes | None, int]:
-        return self.server.world.cell(CellKey(space, name))
-
     def queue(self, name: str = "x") -> list[Entry]:
         return list(self.server.world.queues.get(name, {}).values())
-
-    def left(self, entry: Entry) -> float:
-        return entry.until - self.server.node.now()
 
     def shown(self) -> str:
         return "\n".join(f"{at:10.4f}  {node:8}{text}" for at, node, text in self.sim.trace or [])

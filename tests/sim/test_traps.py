@@ -6,44 +6,16 @@ a ghost or a revived hold fail the test wherever they appear.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from dibs.core.grants import HELD
+from dibs.core.kinds.election import Election
 from dibs.core.kinds.multi import Multi
+from dibs.core.kinds.options import Options
+from dibs.core.kinds.primitives import Latch
 from dibs.core.queue import LOOK
-from dibs.errors import LockLost, NotHeld
+from dibs.errors import LockLost
 from sim.stage import Fate, Stage
-
-
-def test_a_repeated_join_counts_for_no_more_than_the_store_says(stage: Stage) -> None:
-    """A join whose answer was lost is repeated late: its lease began with the first copy."""
-    ana = stage.process("ana")
-    stage.next("reply", "join", Fate(lost=True, broken=0.4))
-    hold = stage.done(stage.take(ana, stage.lock(ana)))
-    (entry,) = stage.queue()
-    assert hold.remaining() < stage.left(entry) < 0.65
-    assert stage.faults_left() == 0
-
-
-def test_a_late_waiting_renewal_shortens_nothing(stage: Stage) -> None:
-    """It was sent while the claim waited, and arrives when it holds for a full lease."""
-    ana, bob = stage.process("ana"), stage.process("bob")
-    first, second = stage.lock(ana, lease=3.0), stage.lock(bob, lease=3.0)
-    held = stage.done(stage.take(ana, first))
-    waiting = stage.take(bob, second)
-    stage.until(lambda: len(stage.queue()) == 2)
-    stage.next("request", "renew", Fate(delay=2.5, broken=0.1))
-    ends = []
-    for n in range(500):
-        if n == 150:
-            assert stage.faults_left() == 0
-            stage.give(ana, first, held)
-        stage.pass_time(0.01)
-        ends.append(stage.queue()[-1].until)
-    assert stage.done(waiting).grant.state is HELD
-    assert ends == sorted(ends)
 
 
 def test_a_hold_is_lost_by_the_clock_before_anything_runs(stage: Stage) -> None:
@@ -56,33 +28,6 @@ def test_a_hold_is_lost_by_the_clock_before_anything_runs(stage: Stage) -> None:
     assert hold.is_lost()
     with pytest.raises(LockLost):
         hold.check()
-
-
-def test_a_step_of_the_stores_clock_breaks_the_promise_and_not_the_tokens(stage: Stage) -> None:
-    """What is said of stores whose clock can be stepped: only the token protects then."""
-    ana, bob = stage.process("ana"), stage.process("bob")
-    stage.watcher.stepped = True
-    old = stage.done(stage.take(ana, stage.lock(ana)))
-    stage.server.node.offset += 10.0
-    new = stage.done(stage.take(bob, stage.lock(bob), 0.0))
-    assert stage.watcher.overlaps_after_steps
-    assert new.token > old.token
-    stage.pass_time(0.5)
-    assert old.is_lost()
-
-
-def test_a_waiter_without_renewal_is_kept_while_it_waits(stage: Stage) -> None:
-    """`renew=False` is about the hold: its lease counts from the renewal that confirms the grant."""
-    ana, bob = stage.process("ana"), stage.process("bob")
-    first, second = stage.lock(ana), stage.lock(bob, renew=False)
-    held = stage.done(stage.take(ana, first))
-    waiting = stage.take(bob, second)
-    stage.pass_time(5.0)
-    stage.done(stage.give(ana, first, held))
-    hold = stage.done(waiting)
-    assert hold.remaining() > 0.88
-    stage.pass_time(1.0)
-    assert hold.is_lost()
 
 
 def test_an_evicted_waiter_joins_again_at_the_end_with_a_new_id(stage: Stage) -> None:
@@ -119,49 +64,7 @@ def test_a_renewal_that_answers_after_the_release_loses_nothing(stage: Stage) ->
     assert not hold.lost_seen
 
 
-@pytest.mark.parametrize("who", ["holder", "waiter"])
-def test_the_dead_are_passed_over_without_anyones_help(stage: Stage, who: str) -> None:
-    """Nobody leaves for them: a waiter's renewal is its look."""
-    ana, bob, cyd = (stage.process(name) for name in ("ana", "bob", "cyd"))
-    lock = stage.lock(ana)
-    held = stage.done(stage.take(ana, lock))
-    stage.take(bob, stage.lock(bob))
-    stage.until(lambda: len(stage.queue()) == 2)
-    last = stage.take(cyd, stage.lock(cyd))
-    stage.until(lambda: len(stage.queue()) == 3)
-    bob.node.die()
-    if who == "holder":
-        ana.node.die()
-        stage.watcher.died(ana.node)
-    else:
-        stage.done(stage.give(ana, lock, held))
-    assert stage.until(lambda: last.over) < 1.0 + 2.0
-
-
-def test_a_join_delivered_after_its_leave_makes_no_ghost(stage: Stage) -> None:
-    ana, bob = stage.process("ana"), stage.process("bob")
-    stage.next("request", "join", Fate(delay=0.8, broken=0.01))
-    given_up = stage.take(ana, stage.lock(ana), 0.0)
-    stage.until(lambda: given_up.over)
-    assert given_up.error is not None
-    stage.pass_time(2.0)
-    assert not stage.queue()
-    assert stage.done(stage.take(bob, stage.lock(bob), 0.0)) is not None
-
-
-def test_a_join_that_was_repeated_and_left_makes_no_ghost(stage: Stage) -> None:
-    """The second copy was answered, held and left; then the first one arrives."""
-    ana = stage.process("ana")
-    lock = stage.lock(ana)
-    stage.next("request", "join", Fate(delay=0.8, broken=0.01))
-    hold = stage.done(stage.take(ana, lock))
-    stage.done(stage.give(ana, lock, hold))
-    assert not stage.queue()
-    stage.pass_time(0.9)
-    assert not stage.queue()
-
-
-def test_an_interrupted_second_join_of_an_outsider_makes_no_ghost(stage: Stage) -> None:
+def test_an_interrupted_second_join_of_an_unfair_waiter_makes_no_ghost(stage: Stage) -> None:
     """Its first join was answered, so an answer is known; the interrupted one is still on its way."""
     ana, bob = stage.process("ana"), stage.process("bob")
     lock = stage.lock(ana, lease=3.0)
@@ -177,7 +80,7 @@ def test_an_interrupted_second_join_of_an_outsider_makes_no_ghost(stage: Stage) 
     assert not stage.server.world.outside
 
 
-def test_a_broken_outsider_whose_first_join_comes_late_makes_no_ghost(stage: Stage) -> None:
+def test_a_broken_unfair_waiter_whose_first_join_comes_late_makes_no_ghost(stage: Stage) -> None:
     """The second copy was granted and then broken by an operator; the first one comes while another holds. No renewal
     finds an unfair waiter, so the store says that the claim is gone; it stays outside unless it is given back."""
     ana, bob = stage.process("ana"), stage.process("bob")
@@ -238,41 +141,6 @@ def test_forged_signals_are_only_a_reason_to_look(stage: Stage) -> None:
     assert not waiting.over
 
 
-def test_a_grant_by_message_counts_only_while_the_own_claim_surely_stands(stage: Stage) -> None:
-    """The signal is late; the claim was evicted meanwhile and somebody else holds."""
-    ana, bob, cyd = (stage.process(name) for name in ("ana", "bob", "cyd"))
-    first = stage.lock(ana)
-    held = stage.done(stage.take(ana, first))
-    late = stage.take(bob, stage.lock(bob))
-    stage.until(lambda: len(stage.queue()) == 2)
-    third = stage.take(cyd, stage.lock(cyd, lease=3.0))
-    stage.until(lambda: len(stage.queue()) == 3)
-    bob.node.pause()
-    stage.done(stage.give(ana, first, held))
-    hold = stage.done(third)
-    bob.node.resume()
-    stage.pass_time(1.0)
-    assert not late.over
-    assert not hold.is_lost()
-
-
-def test_a_confirmation_that_arrives_too_late_is_asked_for_again(stage: Stage) -> None:
-    """The renewal that confirms a grant was answered while the process stood still."""
-    ana, bob = stage.process("ana"), stage.process("bob")
-    first = stage.lock(ana)
-    held = stage.done(stage.take(ana, first))
-    waiting = stage.take(bob, stage.lock(bob, renew=False))
-    stage.until(lambda: len(stage.queue()) == 2)
-    stage.next("reply", "renew", Fate(delay=0.01))
-    stage.done(stage.give(ana, first, held))
-    stage.until(lambda: stage.faults_left() == 0)
-    bob.node.pause()
-    stage.pass_time(0.93)
-    bob.node.resume()
-    hold = stage.done(waiting)
-    assert hold.remaining() > 0.8
-
-
 def test_a_lost_confirmation_does_not_end_a_patient_acquire(stage: Stage) -> None:
     """The join was answered so late that it needs confirming, and that got lost: ask again, as after any silence."""
     ana = stage.process("ana")
@@ -283,7 +151,7 @@ def test_a_lost_confirmation_does_not_end_a_patient_acquire(stage: Stage) -> Non
     assert hold.remaining() > 0.0
 
 
-def test_a_lost_confirmation_does_not_end_a_wait_in_line(stage: Stage) -> None:
+def test_a_lost_confirmation_does_not_end_a_wait_in_the_queue(stage: Stage) -> None:
     """The grant must be confirmed and the renewal is lost: a new claim asks, as after any silence."""
     ana, bob = stage.process("ana"), stage.process("bob")
     first = stage.lock(ana)
@@ -330,49 +198,9 @@ def test_a_hold_past_its_max_hold_is_not_entered_again(stage: Stage) -> None:
     assert again[1] > again[0]
 
 
-def _several(stage: Stage, process: Any, *names: str) -> Multi:
-    return Multi([stage.lock(process, name) for name in names], None, lambda hold, lock: hold)
-
-
-def test_locks_taken_together_in_opposite_orders_do_not_wait_for_each_other(stage: Stage) -> None:
-    processes = [stage.process(name) for name in ("ana", "bob", "cyd")]
-    orders = [("a", "b", "c"), ("c", "b", "a"), ("b", "c", "a")]
-
-    async def work(process: Any, names: tuple[str, ...]) -> int:
-        for _ in range(20):
-            multi = _several(stage, process, *names)
-            several = multi.begin()
-            assert await process.take(multi, several)
-            await process.runtime.sleep(0.001)
-            for hold in several.parts:
-                process.let_go(hold)
-            await several.release()
-        return 20
-
-    doings = [stage.go(process, work(process, names)) for process, names in zip(processes, orders, strict=True)]
-    assert [stage.done(doing) for doing in doings] == [20, 20, 20]
-
-
-def test_a_member_that_is_lost_while_the_rest_is_awaited_ends_the_attempt(stage: Stage) -> None:
-    ana, bob = stage.process("ana"), stage.process("bob")
-    other = stage.lock(bob, "b")
-    held = stage.done(stage.take(bob, other))
-    multi = _several(stage, ana, "a", "b")
-    hold = multi.begin()
-    taking = stage.go(ana, ana.take(multi, hold))
-    stage.until(lambda: len(stage.queue("b")) == 2)
-    (member,) = stage.queue("a")
-    stage.done(stage.go(bob, bob.client.break_("a", member.ticket)))
-    stage.pass_time(0.5)
-    stage.done(stage.give(bob, other, held))
-    holds = stage.done(taking)
-    assert not any(hold.is_lost() for hold in holds)
-    assert stage.queue("a")[0].ticket > member.ticket
-
-
 def test_a_cancelled_release_of_several_gives_all_of_them_back(stage: Stage) -> None:
     ana, bob = stage.process("ana"), stage.process("bob")
-    multi = _several(stage, ana, "a", "b")
+    multi = Multi([stage.lock(ana, name) for name in ("a", "b")], None, lambda hold, lock: hold)
     several = multi.begin()
     for hold in stage.done(stage.go(ana, ana.take(multi, several))):
         ana.let_go(hold)
@@ -384,14 +212,38 @@ def test_a_cancelled_release_of_several_gives_all_of_them_back(stage: Stage) -> 
         assert stage.done(stage.take(bob, stage.lock(bob, name), 2.0)) is not None
 
 
-def test_a_hold_is_broken_by_its_token_and_not_by_its_name(stage: Stage) -> None:
+def test_a_wait_ends_at_its_deadline_also_if_watching_fails(stage: Stage) -> None:
+    ana = stage.process("ana")
+    latch = Latch(ana.client, "x")
+    stage.runs(ana, latch.arm(1))
+    for _ in range(10):
+        stage.next("request", "watch", Fate(lost=True, broken=0.01))
+        assert stage.runs(ana, latch.wait(0.05, False), within=0.1) is False
+
+
+@pytest.mark.parametrize("verb", ["watch", "changed", "inspect"])
+def test_who_follows_goes_on_after_a_lost_message(stage: Stage, verb: str) -> None:
     ana, bob = stage.process("ana"), stage.process("bob")
-    lock = stage.lock(ana)
-    old = stage.done(stage.take(ana, lock))
-    stage.done(stage.give(ana, lock, old))
-    new = stage.done(stage.take(ana, lock))
-    breaking = stage.go(bob, bob.client.break_("x", old.token))
-    with pytest.raises(NotHeld):
-        stage.done(breaking)
-    stage.pass_time(3.0)
-    assert not new.is_lost()
+    tokens: list[int] = []
+
+    async def follow() -> None:
+        election, seen = Election(bob.client, "x", Options()), None
+        while True:
+            _, seen = await election.change(seen)
+            tokens.append(seen)
+
+    following = stage.go(bob, follow())
+    stage.until(lambda: tokens == [0])
+    stage.next("request", verb, Fate(lost=True, broken=0.05))
+    led = [0]
+    for _ in range(3):
+        lock = Election(ana.client, "x", Options(lease=1.0)).lead()
+        hold = stage.done(stage.take(ana, lock))
+        stage.pass_time(2.5)
+        stage.done(stage.give(ana, lock, hold))
+        led += [hold.token, 0]
+    stage.pass_time(2.5)
+    assert stage.faults_left() == 0
+    assert not following.over, following.error
+    assert tokens[-1] == 0
+    assert set(tokens) <= set(led)

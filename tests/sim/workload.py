@@ -1,4 +1,4 @@
-"""Who uses the store in a schedule: three seats, each a process with a task or two. What they do is their `Habits`.
+"""The users of a schedule: three seats, each a process with one or two tasks that run a `Workload`.
 
 A process uses the core as the APIs do. When it dies, another one takes its seat and goes on. A task goes on until its
 seat has done enough and every fault has happened. While faults happen, bodies may outlast a lease; after that they are
@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from copy import deepcopy
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 from weakref import ref
 
 from dibs.core.acquire import queue_grantor
@@ -38,33 +38,43 @@ SHORT = (0.0005, 0.002, 0.01, 0.05)
 LONG = (0.0005, 0.002, 0.02, 0.02, 0.02, 0.5, 1.6)
 
 
-class Habits(Protocol):
-    """What the users of a schedule do, and what must be true of it."""
+class Workload:
+    """The actions of the users of a schedule, and their invariants."""
 
     names: dict[str, str]
     """The queues that they use, and the kind that each is of."""
-    retry: float
+    retry = RETRY
     """How patient their clients are."""
+
+    def __init__(self, users: Users) -> None:
+        self._users = users
+        self._dice = users.dice
 
     async def use(self, process: Process) -> bool:
         """Once; False: it got nothing."""
+        raise NotImplementedError
 
     def follow(self, process: Process) -> list[Coroutine[Any, Any, None]]:
-        """What a process does all the time."""
+        """Coroutines that a process runs all the time."""
+        return []
 
     def enough(self, seat: int, process: Process) -> bool:
         """The seat has done its part."""
+        raise NotImplementedError
 
     def check(self) -> None:
         """After every step."""
+        self._users.watcher.check()
 
-    def becomes_quiet(self) -> None: ...
+    def becomes_quiet(self) -> None:
+        self._users.watcher.becomes_quiet()
 
     def ends(self) -> None:
         """Everybody is through, and nothing is closed yet."""
 
     def done(self) -> int:
         """How much was done, all in all."""
+        return self._users.watcher.handed
 
 
 class Process:
@@ -130,14 +140,14 @@ class Users:
     """Everybody who uses the store in one schedule; also the `Victim` of its faults."""
 
     def __init__(
-        self, sim: Sim, faults: Faults, watcher: Watcher, network: Network, habits: Callable[[Users], Habits]
+        self, sim: Sim, faults: Faults, watcher: Watcher, network: Network, workload: Callable[[Users], Workload]
     ) -> None:
         self.sim = sim
         self.faults = faults
         self.watcher = watcher
         self.network = network
         self.dice: random.Random = sim.dice("workload")
-        self.habits = habits(self)
+        self.workload = workload(self)
         self.todo = [QUOTA] * SEATS
         self._coming = 0
         """Seats that are empty because somebody died there: another one is on the way."""
@@ -199,7 +209,7 @@ class Users:
         return True
 
     def clock_stepped(self) -> None:
-        self.watcher.stepped = self.network.cells.watcher.stepped = True
+        self.watcher.stepped = self.network.server.cell_watcher.stepped = True
 
     def alive(self) -> list[Process]:
         return [process for _, process in self.processes.values()] + self.children
@@ -215,15 +225,15 @@ class Users:
         self._sit(seat)
 
     def _sit(self, seat: int) -> None:
-        process = Process(self, f"p{next(self._numbers)}", seat, self.habits.retry)
+        process = Process(self, f"p{next(self._numbers)}", seat, self.workload.retry)
         self.processes[process.node] = (seat, process)
         for _ in range(self.dice.choice(TASKS)):
             self.sim.start(process.node, "user", self._work(seat, process))
-        for following in self.habits.follow(process):
+        for following in self.workload.follow(process):
             self.sim.start(process.node, FOLLOWER, following)
 
     async def _work(self, seat: int, process: Process) -> None:
-        while not self.habits.enough(seat, process):
+        while not self.workload.enough(seat, process):
             with suppress(Interrupted):
                 if not await self._use_whole(process):
                     await process.runtime.sleep(self.dice.random() * 0.02)
@@ -231,7 +241,7 @@ class Users:
     async def _use_whole(self, process: Process) -> bool:
         """Whatever comes in between: afterwards this task holds nothing. False: it got nothing either."""
         try:
-            return await self.habits.use(process)
+            return await self.workload.use(process)
         except Interrupted:
             for hold in process.hands[:]:
                 if hold.caller is self.sim.running:
@@ -251,7 +261,7 @@ class Users:
 
     async def _break(self, process: Process) -> None:
         try:
-            name = self.dice.choice(list(self.habits.names))
+            name = self.dice.choice(list(self.workload.names))
             info = await process.client.inspect(name)
             if info.holders:
                 await process.client.break_(name, self.dice.choice(info.holders).token)

@@ -17,7 +17,7 @@ INSTANT = 1e-9
 POLL_INTERVAL = 1.0
 """How often who watches something in the store looks for itself: a signal can get lost, a leader die without a word."""
 WATCHDOG = "watchdog"
-"""What the tasks are called that are not a user's."""
+"""The name of the watchdog's tasks."""
 FOLLOWER = "follower"
 """A user's tasks that go on for as long as their client is open: nobody waits for their end."""
 

@@ -1,4 +1,4 @@
-"""A desk for each kind of connection, in databases of this process."""
+"""Databases of this process, and one kind of connection for each test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sql.databases import own_database
-from sql.desks import Desk
+from sql.drivers import Driver
 
 
 @pytest.fixture
@@ -25,7 +25,6 @@ def urls(tmp_path: Path) -> Callable[[str], str]:
 
 
 @pytest.fixture
-def desk(request: pytest.FixtureRequest, urls: Callable[[str], str]) -> Desk:
-    """Its parameter says which: see desks.py."""
+def driver(request: pytest.FixtureRequest, urls: Callable[[str], str]) -> Driver:
     server, kind = request.param
-    return Desk(server, kind, urls(server))
+    return Driver(server, kind, urls(server))

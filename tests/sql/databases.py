@@ -1,5 +1,5 @@
-"""A database for the tests of this process alone, on each of the two servers that a whole run shares: their tables, the
-list of sessions and the locks that are waited for are nobody else's there."""
+"""A database for the tests of this process alone, on each SQL server of a run: its tables, sessions and locks belong to
+no other process."""
 
 from __future__ import annotations
 

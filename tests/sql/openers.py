@@ -1,7 +1,6 @@
-"""Connections of every kind that `dibs.sql` takes, opened as their users open them.
+"""Connections of every kind that `dibs.sql` takes, opened as users open them.
 
-Each opener gives a connection to the database that its server stands for, and is closed by whoever opened it: `Opened`
-has `connection`, `commit`, `rollback` and `close`, which are coroutines also where the driver blocks.
+The methods of `Opened` are coroutines also for blocking drivers.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import sqlalchemy
 from django import setup
 from django.conf import settings
 from django.db.utils import ConnectionHandler
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
@@ -34,7 +33,7 @@ class Opened:
 
 
 Opener = Callable[[str], Awaitable[Opened]]
-"""Of the URL of a server, or `sqlite:///path`."""
+"""Its argument: the URL of a server, or `sqlite:///path`."""
 
 
 def mysql_options(url: str) -> dict[str, Any]:
@@ -49,10 +48,8 @@ def mysql_options(url: str) -> dict[str, Any]:
     }
 
 
-def opened(connection: Any, *, close: Callable[[], Any] | None = None, by: Any = None) -> Opened:
-    """`by`: who commits and rolls back, if not the connection."""
-    whose = by or connection
-    return Opened(connection, awaited(whose.commit), awaited(whose.rollback), awaited(close or connection.close))
+def opened(connection: Any, *, close: Callable[[], Any] | None = None) -> Opened:
+    return Opened(connection, *map(awaited, (connection.commit, connection.rollback, close or connection.close)))
 
 
 def awaited(function: Callable[[], Any]) -> Callable[[], Awaitable[None]]:
@@ -90,7 +87,7 @@ async def by_asyncmy(url: str) -> Opened:
 
 
 def alchemy(driver: str, make: Callable[[Any], Any]) -> Opener:
-    """What `make` makes of an engine."""
+    """`make` gets an engine."""
 
     async def by_sqlalchemy(url: str) -> Opened:
         return opened(make(sqlalchemy.create_engine(alchemy_url(url, driver), poolclass=NullPool)))
@@ -98,21 +95,16 @@ def alchemy(driver: str, make: Callable[[Any], Any]) -> Opener:
     return by_sqlalchemy
 
 
-def plain(engine: Any) -> Any:
-    return engine.connect()
-
-
-def async_alchemy(driver: str, *, session: bool = False) -> Opener:
+def async_alchemy(driver: str, make: Callable[[Any], Any]) -> Opener:
     async def by_sqlalchemy(url: str) -> Opened:
-        engine = create_async_engine(alchemy_url(url, driver), poolclass=NullPool)
-        made = AsyncSession(engine) if session else await engine.connect()
-        return opened(made)
+        made = make(create_async_engine(alchemy_url(url, driver), poolclass=NullPool))
+        return opened(await made if isinstance(made, AsyncConnection) else made)
 
     return by_sqlalchemy
 
 
 def django_handler(engine: str, url: str) -> ConnectionHandler:
-    """Has another connection in each thread."""
+    """It has a connection for each thread."""
     if not settings.configured:
         settings.configure(USE_TZ=True)
         setup()
@@ -137,6 +129,10 @@ def django(engine: str) -> Opener:
     return by_django
 
 
+def plain(engine: Any) -> Any:
+    return engine.connect()
+
+
 def scoped(engine: Any) -> Any:
     return scoped_session(sessionmaker(engine))
 
@@ -155,9 +151,9 @@ OPENERS: dict[str, dict[str, Opener]] = {
         "sqlalchemy-psycopg2": alchemy("psycopg2", plain),
         "session": alchemy("psycopg", Session),
         "scoped-session": alchemy("psycopg", scoped),
-        "async-sqlalchemy": async_alchemy("psycopg"),
-        "async-session": async_alchemy("psycopg", session=True),
-        "async-asyncpg": async_alchemy("asyncpg"),
+        "async-sqlalchemy": async_alchemy("psycopg", plain),
+        "async-session": async_alchemy("psycopg", AsyncSession),
+        "async-asyncpg": async_alchemy("asyncpg", plain),
         "django": django("postgresql"),
     },
     "mysql": {
@@ -165,8 +161,8 @@ OPENERS: dict[str, dict[str, Opener]] = {
         "async-asyncmy": by_asyncmy,
         "sqlalchemy": alchemy("pymysql", plain),
         "session": alchemy("pymysql", Session),
-        "async-sqlalchemy": async_alchemy("asyncmy"),
-        "async-session": async_alchemy("asyncmy", session=True),
+        "async-sqlalchemy": async_alchemy("asyncmy", plain),
+        "async-session": async_alchemy("asyncmy", AsyncSession),
     },
 }
-"""By server, and by what it is called; the names of those for an event loop begin with `async-`."""
+"""By server and kind. The kinds for an event loop begin with `async-`."""

@@ -1,10 +1,7 @@
-"""A fence inside the caller's own transaction on PostgreSQL and MariaDB. SQLite has its own tests in
-tests/store/sqlite."""
+"""A fence inside the caller's own transaction on PostgreSQL and MariaDB; tests/store/sqlite has those of SQLite."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,7 +15,7 @@ from dibs.backends.sql.fence import MYSQL_TABLE
 from dibs.runtime.threads import step
 from lab.servers.supervisor import until
 from lab.witness import fresh_name
-from sql.desks import Desk, desks, every_served_kind, own_served_drivers, run
+from sql.drivers import Driver, complete, every_served_kind, own_served_drivers, through
 from sql.openers import OPENERS, Opened, by_psycopg, mysql_options
 
 Urls = Callable[[str], str]
@@ -26,17 +23,17 @@ ODD_NAMES = ["a'b", 'a"b', "A", "a", "a ", "\u00e4", "a\u0308", "%s", ":v", "$1"
 
 
 @pytest.fixture
-def ready(desk: Desk) -> Desk:
+def driver(driver: Driver) -> Driver:
     """The table exists: its first use has tests of its own."""
-    if desk.server == "mysql":
-        made = pymysql.connect(**mysql_options(desk.url))
+    if driver.server == "mysql":
+        made = pymysql.connect(**mysql_options(driver.url))
         made.cursor().execute(MYSQL_TABLE.replace("TABLE", "TABLE IF NOT EXISTS", 1))
         made.close()
-    return desk
+    return driver
 
 
-async def admit(desk: Desk, opened: Opened, name: str, token: int, **options: Any) -> None:
-    if desk.awaits:
+async def admit(driver: Driver, opened: Opened, name: str, token: int, **options: Any) -> None:
+    if driver.awaits:
         async with dibs.aio.connect("memory://") as client:
             await client.fence(name).admit(token, within=opened.connection, **options)
     else:
@@ -45,102 +42,83 @@ async def admit(desk: Desk, opened: Opened, name: str, token: int, **options: An
 
 
 @every_served_kind
-def test_the_record_is_committed_and_rolled_back_with_the_change(ready: Desk) -> None:
+async def test_the_record_is_committed_and_rolled_back_with_the_change(driver: Driver) -> None:
     name = fresh_name()
-
-    async def play() -> None:
-        async with ready.connected() as opened:
-            await admit(ready, opened, name, 5)
-            await opened.commit()
-            await admit(ready, opened, name, 9)
-            await opened.rollback()
-            await admit(ready, opened, name, 7)
-            await opened.commit()
-            with pytest.raises(dibs.StaleToken, match="token 6 is stale: 7 was admitted before") as caught:
-                await admit(ready, opened, name, 6)
-            assert (caught.value.name, caught.value.store) == (name, "your own transaction")
-            await admit(ready, opened, name, 7)
-            await admit(ready, opened, name, 7, shared=True)
-            await admit(ready, opened, name, 8, shared=True)
-            await admit(ready, opened, name, 7)
-            with pytest.raises(dibs.StaleToken, match="token 6 is stale"):
-                await admit(ready, opened, name, 6, shared=True)
-            await admit(ready, opened, name, 2**63 - 1)
-            for _ in range(2):  # each odd name is a record of its own
-                for token, odd in enumerate(ODD_NAMES, 1):
-                    await admit(ready, opened, odd, token)
-
-    run(ready, play)
+    async with driver.connected() as opened:
+        await admit(driver, opened, name, 5)
+        await opened.commit()
+        await admit(driver, opened, name, 9)
+        await opened.rollback()
+        await admit(driver, opened, name, 7)
+        await opened.commit()
+        with pytest.raises(dibs.StaleToken, match="token 6 is stale: 7 was admitted before") as caught:
+            await admit(driver, opened, name, 6)
+        assert (caught.value.name, caught.value.store) == (name, "your own transaction")
+        await admit(driver, opened, name, 7)
+        await admit(driver, opened, name, 7, shared=True)
+        await admit(driver, opened, name, 8, shared=True)
+        await admit(driver, opened, name, 7)
+        with pytest.raises(dibs.StaleToken, match="token 6 is stale"):
+            await admit(driver, opened, name, 6, shared=True)
+        await admit(driver, opened, name, 2**63 - 1)
+        for _ in range(2):  # each odd name is a record of its own
+            for token, odd in enumerate(ODD_NAMES, 1):
+                await admit(driver, opened, odd, token)
 
 
 @every_served_kind
-def test_without_a_transaction_nothing_is_admitted(ready: Desk) -> None:
+async def test_without_a_transaction_nothing_is_admitted(driver: Driver) -> None:
     name = fresh_name()
-
-    async def play() -> None:
-        async with ready.connected() as opened:
-            await let_it_commit_itself(ready, opened)
-            with pytest.raises(dibs.StoreError, match=r"not in a transaction.*begin one first") as caught:
-                await admit(ready, opened, name, 5)
-            assert caught.value.name == name
-            assert not isinstance(caught.value, dibs.StoreUnavailable)
-
-    run(ready, play)
+    async with driver.connected() as opened:
+        await let_it_commit_itself(driver, opened)
+        with pytest.raises(dibs.StoreError, match=r"not in a transaction.*begin one first") as caught:
+            await admit(driver, opened, name, 5)
+        assert caught.value.name == name
+        assert not isinstance(caught.value, dibs.StoreUnavailable)
 
 
-async def let_it_commit_itself(desk: Desk, opened: Opened) -> None:
-    connection = opened.connection
-    if desk.kind == "psycopg":
+async def let_it_commit_itself(driver: Driver, opened: Opened) -> None:
+    connection, kind = opened.connection, driver.kind
+    options = {"isolation_level": "AUTOCOMMIT"}
+    done: Any = None
+    if kind == "psycopg":
         connection.autocommit = True
-    elif desk.kind == "async-psycopg":
-        await connection.set_autocommit(True)
-    elif desk.kind == "pymysql":
-        connection.autocommit(True)
-    elif desk.kind == "async-asyncmy":
-        await connection.autocommit(True)
-    elif desk.kind == "django":
-        connection.set_autocommit(True)
-    elif desk.kind.startswith("sqlalchemy"):
-        connection.execution_options(isolation_level="AUTOCOMMIT")
-    elif desk.kind in ("async-sqlalchemy", "async-asyncpg"):
-        await connection.execution_options(isolation_level="AUTOCOMMIT")
-    elif desk.kind in ("session", "scoped-session"):
-        connection.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
+    elif kind in ("async-psycopg", "django"):
+        done = connection.set_autocommit(True)
+    elif kind in ("pymysql", "async-asyncmy"):
+        done = connection.autocommit(True)
+    elif kind.endswith("session"):
+        done = connection.connection(execution_options=options)
     else:
-        await connection.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
+        done = connection.execution_options(**options)
+    if driver.awaits:
+        await done
 
 
 @own_served_drivers
-def test_nobody_is_admitted_between_the_check_and_the_end(ready: Desk) -> None:
+async def test_no_token_is_admitted_between_the_check_and_the_end(driver: Driver) -> None:
     """A second transaction waits for the first, and sees what it left."""
-    name, admitted = fresh_name(), threading.Event()
-
-    async def first() -> None:
-        async with ready.connected() as opened:
-            await admit(ready, opened, name, 5)
-            other = threading.Thread(target=lambda: run(ready, second))
-            other.start()
-            until(ready.blocked, what="the other waits for our row")
-            assert not admitted.is_set()
-            await admit(ready, opened, name, 7)
-            await opened.commit()
-            await asyncio.to_thread(other.join, 60) if ready.awaits else other.join(60)
-
-    told: list[str] = []
+    name, refusals = fresh_name(), list[str]()
 
     async def second() -> None:
-        async with ready.connected() as opened:
+        async with driver.connected() as opened:
             try:
-                await admit(ready, opened, name, 6)
+                await admit(driver, opened, name, 6)
             except dibs.StaleToken as error:
-                told.append(error.what)
-            finally:
-                admitted.set()
+                refusals.append(error.what)
 
-    run(ready, first)
-    assert told == ["token 6 is stale: 7 was admitted before"]
+    async with driver.connected() as opened:
+        await admit(driver, opened, name, 5)
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(lambda: complete(driver, second()))
+            until(driver.blocked, what="the other waits for our row")
+            await admit(driver, opened, name, 7)
+            await opened.commit()
+            other.result(60)
+    assert refusals == ["token 6 is stale: 7 was admitted before"]
 
 
+@pytest.mark.gate
 def test_the_first_use_on_postgresql_makes_the_table_also_by_many_at_once(urls: Urls) -> None:
     url = urls("postgresql")
     opened = step(by_psycopg(url))
@@ -189,27 +167,20 @@ def test_the_first_use_on_mysql_says_what_to_make_and_ends_no_transaction(urls: 
         connection.close()
 
 
-@desks([("sqlite", kind) for kind in OPENERS["sqlite"] if kind != "sqlite3"])
-def test_on_sqlite_the_connection_below_is_asked_for(desk: Desk) -> None:
-    async def play() -> None:
-        async with desk.connected() as opened:
-            with pytest.raises(dibs.Unsupported, match=r'"stock" on your own transaction: .*sqlite3'):
-                await admit(desk, opened, "stock", 5)
-
-    run(desk, play)
+@through([("sqlite", kind) for kind in OPENERS["sqlite"] if kind != "sqlite3"])
+async def test_on_sqlite_the_connection_below_is_asked_for(driver: Driver) -> None:
+    async with driver.connected() as opened:
+        with pytest.raises(dibs.Unsupported, match=r'"stock" on your own transaction: .*sqlite3'):
+            await admit(driver, opened, "stock", 5)
 
 
-@desks([("postgresql", "async-psycopg"), ("mysql", "pymysql")])
-def test_each_api_has_its_connections(desk: Desk) -> None:
-    async def play() -> None:
-        async with desk.connected() as opened:
-            with dibs.connect("memory://") as client:
-                other = dibs.aio.connect("memory://").fence("stock") if not desk.awaits else client.fence("stock")
-                with pytest.raises(TypeError, match="is for the"):
-                    _ = other.admit(5, within=opened.connection) if desk.awaits else step(_awaited(other, opened))
-
-    run(desk, play)
-
-
-async def _awaited(fence: dibs.aio.Fence, opened: Opened) -> None:
-    await fence.admit(5, within=opened.connection)
+@through([("postgresql", "psycopg"), ("mysql", "async-asyncmy")])
+async def test_each_api_has_its_connections(driver: Driver) -> None:
+    async with driver.connected() as opened:
+        refused = pytest.raises(TypeError, match="is for the")
+        if driver.awaits:
+            with dibs.connect("memory://") as client, refused:
+                client.fence("stock").admit(5, within=opened.connection)
+        else:
+            with refused:
+                await dibs.aio.connect("memory://").fence("stock").admit(5, within=opened.connection)

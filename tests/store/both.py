@@ -1,9 +1,9 @@
-"""A queue twice: as a server renders it, and by the verbs of ledger.py in memory. Whatever is asked of the one is asked
-of the other, and every answer must be the same: who holds, who is told so, what is gone, refused or void.
+"""A queue twice: on a server, and by the verbs of atomic_queue.py in memory. Both get the same requests, and every
+answer must be the same: who holds, who is told so, what is gone, refused or void.
 
-Tickets and ids' fates are compared, not their values. The server's clock runs under the shim and steps by tens of
-seconds; leases end at fives, so a machine that stalls for less than that changes nothing. What is a store's own, how
-it is looked into and what may differ, is its `Side`: see side.py of each store.
+The order of tickets is compared, not their values. The server's clock runs under the shim and steps by tens of seconds;
+leases end at fives, so a machine that stalls for less than that changes nothing. Each store has its own `Side` (see its
+side.py): how the test reads its records, and which answers may differ.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from dibs.testing.contract.seats import Seat
 from lab.clock import Clock
 
 SLACK = 3.0
-"""What is left of a lease is read at two instants."""
+"""The rest of a lease is read at two instants."""
 KINDS = [("mutex", 1), ("semaphore", 3), ("semaphore", 4), ("rw", RW_CAPACITY), ("election", 1), ("striped", 8)]
 WEIGHTS = {"mutex": [1], "semaphore": [1, 2, 3], "rw": [1, RW_CAPACITY], "election": [1], "striped": [0]}
 LEASES, WAITING = [65.0, 125.0, 605.0], [25.0, 55.0]
 STEPS = [10, 20, 30, 60, 120, 600]
 """Never a moment at which a lease ends."""
 Pair = tuple[Seat, Claim, Claim]
-"""Who stands, its claim on the server, and its twin in memory."""
+"""The client, its claim on the server, and the twin of that in memory."""
 numbers = st.integers(0, 9)
 _NEVER_GIVEN = 2**52
 """A ticket beyond those of any store: microseconds since 1970 reach it in the year 2112."""
@@ -106,7 +106,7 @@ class Both:
         self.rejoin(len(self._pairs) - 1)
 
     def rejoin(self, number: int) -> None:
-        """Where it asked to stand at first: nobody goes from outside into the queue by the same id."""
+        """At its first place: no unfair waiter enters the queue by the same id."""
         if not self._pairs:
             return
         seat, ours, twin = self._pairs[number % len(self._pairs)]
@@ -184,7 +184,7 @@ class Both:
             self._side.tell_time(seat)
 
     def check(self) -> None:
-        """What onlookers see, and what stands there."""
+        """Compare what `inspect` shows, and the records of the store."""
         info = atomic_queue.view(self._world, self._name, self.now(), datetime.now(UTC))
         seen = step(self._seats[0].queue.inspect(self._name, self._seats[0].soon))
         ours = {claim.ticket: place for place, (_, claim, _) in enumerate(self._pairs)}

@@ -86,7 +86,7 @@ class Python:
         return found
 
     def in_queue(self, name: str, count: int) -> None:
-        """Until so many wait there, whosesoever."""
+        """Wait for that number of waiters, of any client."""
         until(lambda: len(self.inspect(name).waiters) == count, PATIENCE, f"{count} wait for {name}")
 
     def close(self) -> None:
@@ -126,12 +126,12 @@ class Turn(NamedTuple):
     released: int
     who: str
     order: int = 0
-    """Of ZooKeeper the transaction that made its node."""
+    """On ZooKeeper the transaction that made its node."""
     weight: int = 1
 
 
 def overlaps(turns: Iterable[Turn], capacity: int = 1) -> list[Turn]:
-    """Those whose grant came while others held more than the capacity leaves."""
+    """The turns that began while others held too much of the capacity."""
     ordered = sorted(turns)
     return [
         turn
@@ -156,7 +156,7 @@ class Shift:
     async def python(
         self, lock: Any, weight: int = 1, hold: float = 0.0, order: Callable[[Any], int] = attrgetter("token")
     ) -> None:
-        """Of either API: see Python.works."""
+        """The same for both APIs: see Python.works."""
         while self.open():
             held = await _awaited(lambda: lock.acquire(timeout=PATIENCE))
             assert held is not None

@@ -16,7 +16,7 @@ import pymysql
 import dibs
 from lab.servers.supervisor import until
 from sql.databases import own_database
-from sql.desks import Desk
+from sql.drivers import Driver
 from sql.openers import mysql_options
 
 MODES = ("lease", "session", "within")
@@ -33,7 +33,7 @@ class Place:
         return self._stack.enter_context(dibs.connect(self.url, **{"mode": mode, "lease": 60, **options}))
 
     def own(self, autocommit: bool = False) -> Any:
-        """A connection as an application has it."""
+        """A connection of an application."""
         if self.store == "mysql":
             made: Any = pymysql.connect(**mysql_options(self.url), autocommit=autocommit)
         else:
@@ -52,11 +52,11 @@ class Place:
             return list(cursor.fetchall()) if cursor.description else []
 
     def key(self, name: str) -> Any:
-        """As a name stands in the tables."""
+        """The name as the tables spell it."""
         return f"dibs:{name}".encode() if self.store == "mysql" else f"dibs:{name}"
 
     def blocked(self) -> bool:
-        return Desk(self.store, "", self.url).blocked()
+        return Driver(self.store, "", self.url).blocked()
 
     def sessions(self) -> set[int]:
         """Numbers of the database's connections that are in session mode, or for MariaDB of all but ours."""

@@ -1,6 +1,6 @@
-"""Overload of one client: those who hold lose nothing, and those who give up are gone soon.
+"""Overload of one client: holders lose nothing, and waiters that give up are gone soon.
 
-The short runs show that a crowd does no harm; the soak makes it as large as a busy service does.
+The short runs show that a crowd does no harm; in the soak it is as large as that of a busy service.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from lab.servers.programs import require
 from lab.servers.shared import fresh, fresh_mariadb, fresh_postgresql, fresh_redis
 from process.children import clock, until
 
+pytestmark = pytest.mark.gate
 LEASE = 12.0
 """Renewed every 4 s, with 8 s to spare on a machine that stands still."""
 PATIENCE = 60.0
@@ -65,7 +66,7 @@ def test_a_crowd_that_gives_up_costs_nobody_a_lock(url: str, how: str, tasks: in
             busy.check()
             await busy.release()
             async with other.lock("busy", timeout=PATIENCE):
-                """Nobody of the crowd stands there any more."""
+                pass
 
     asyncio.run(scene())
 

@@ -32,11 +32,11 @@ from store.redis.side import RedisSide
 from store.redis.side import Spy as RedisSpy
 
 PREFIX = "rule:"
-Ground = Callable[[], Both]
+MakeBoth = Callable[[], Both]
 """Makes a fresh queue on the server, and its twin in memory."""
 
 
-def on_redis(stack: ExitStack, clock: Clock) -> Ground:
+def on_redis(stack: ExitStack, clock: Clock) -> MakeBoth:
     server = stack.enter_context(Server(Redis(), env=clock.env()))
     raw = Hashes(stack.enter_context(closing(redis.Redis(port=server.port, protocol=2))), PREFIX)
     spy = stack.enter_context(closing(RedisSpy(raw)))
@@ -44,7 +44,7 @@ def on_redis(stack: ExitStack, clock: Clock) -> Ground:
     return lambda: Both(seats, clock, partial(RedisSide, raw, spy))
 
 
-def on_mysql(stack: ExitStack, clock: Clock) -> Ground:
+def on_mysql(stack: ExitStack, clock: Clock) -> MakeBoth:
     server = stack.enter_context(Server(MariaDB("--innodb-flush-log-at-trx-commit=0"), env=clock.env()))
     raw = stack.enter_context(closing(MysqlRows(server.port, PREFIX)))
     seats = [stack.enter_context(closing(FreeSeat(f"{server.url()}?prefix={PREFIX}"))) for _ in range(2)]
@@ -52,7 +52,7 @@ def on_mysql(stack: ExitStack, clock: Clock) -> Ground:
     return lambda: Both(seats, clock, partial(MysqlSide, raw))
 
 
-def on_postgresql(stack: ExitStack, clock: Clock) -> Ground:
+def on_postgresql(stack: ExitStack, clock: Clock) -> MakeBoth:
     server = stack.enter_context(Server(PostgreSQL(), env=clock.env()))
     looking, hearing = (
         stack.enter_context(closing(psycopg.connect(server.url(), autocommit=True))) for _ in range(2)
@@ -72,21 +72,22 @@ def subscribed(url: str) -> Seat:
         seat.close()
 
 
-GROUNDS = {"redis": ("redis", on_redis), "mysql": ("mariadb", on_mysql), "postgresql": ("postgresql", on_postgresql)}
+SERVERS = {"redis": ("redis", on_redis), "mysql": ("mariadb", on_mysql), "postgresql": ("postgresql", on_postgresql)}
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(store, marks=pytest.mark.xdist_group(f"rule-{store}")) for store in GROUNDS]
+    scope="module", params=[pytest.param(store, marks=pytest.mark.xdist_group(f"rule-{store}")) for store in SERVERS]
 )
-def ground(request: pytest.FixtureRequest) -> Iterator[Ground]:
-    program, lay = GROUNDS[request.param]
+def make(request: pytest.FixtureRequest) -> Iterator[MakeBoth]:
+    program, on_server = SERVERS[request.param]
     require(program)
     with ExitStack() as stack:
-        yield lay(stack, stack.enter_context(readable()))
+        yield on_server(stack, stack.enter_context(readable()))
 
 
+@pytest.mark.gate
 @pytest.mark.timeout(240)  # thousands of exchanges, on a machine that others use too
 @on_a_server
 @given(deeds())
-def test_the_server_and_the_rule_say_the_same(ground: Ground, done: list[tuple[Any, ...]]) -> None:
-    ground().play(done)
+def test_the_server_and_the_rule_say_the_same(make: MakeBoth, done: list[tuple[Any, ...]]) -> None:
+    make().play(done)

@@ -1,4 +1,4 @@
-"""Claims that live by a connection of their own: no connection serves two claims, and none that ended is used."""
+"""Claims with a connection of their own: no connection serves two claims, and none that ended is used."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _numbers = count()
 
 
 class Wire(SessionConnection):
-    """To `there`, which is the server."""
+    """The server is `there`."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         super().__init__(now)
@@ -47,7 +47,7 @@ class Wire(SessionConnection):
         self.readiness = Readiness(self._fd)
 
     def move(self, number: int) -> None:
-        """Have that number, which is free."""
+        """Move to that descriptor, which is free."""
         with self._here as before:
             self._begin(socket.socket(fileno=os.dup2(before.fileno(), number)))
 
@@ -101,7 +101,7 @@ class Stage:
         return wire
 
     def take(self) -> tuple[One, Wire]:
-        """A claim, with a connection that is in our hands."""
+        """A claim, and its connection, which the caller uses."""
         now, id = self.runtime.now(), b"%016d" % next(_numbers)
         one: One = SessionClaim(Claim(id, "a", "mutex", 1, 1, LEASE, 5.0, now + SOON, b"m" * 16, "{}"))
         self.claims.begin(one)
@@ -131,25 +131,12 @@ def stage() -> Iterator[Stage]:
         wire.there.close()
 
 
-def test_a_connection_that_was_given_back_is_used_again(stage: Stage) -> None:
-    one, wire = stage.take()
-    stage.claims.give_back(one, wire)
-    assert stage.take()[1] is wire
-
-
-def test_an_idle_connection_is_not_used_when_the_server_may_end_it(stage: Stage) -> None:
-    one, wire = stage.take()
-    stage.claims.give_back(one, wire)
-    stage.shift = LEASE / 2
-    assert stage.take()[1] is not wire
-    until(lambda: not wire.is_open())
-
-
 def test_an_idle_connection_is_ended_before_the_server_does(stage: Stage) -> None:
     one, wire = stage.take()
     stage.take()  # another claim has one, or nobody would look
     stage.claims.give_back(one, wire)
     stage.shift = LEASE / 2
+    assert stage.take()[1] is not wire, "the server may end it"
     until(lambda: not wire.is_open())
 
 
@@ -188,21 +175,17 @@ def test_a_connection_that_comes_back_after_the_end_is_closed(stage: Stage) -> N
     stage.claims.give_back(other, another)
     stage.claims.put_back(late, third)
     assert not any(each.is_open() for each in (wire, another, third))
-
-
-def test_a_wait_that_begins_after_the_end_is_over(stage: Stage) -> None:
-    one, wire = stage.take()
-    stage.claims.close()
     stage.claims.wait(one, wire)
-    assert one.state is GONE
-    stage.claims.put_back(one, wire)
-    assert not wire.is_open()
+    assert one.state is GONE, "a wait that begins after the end"
 
 
 def test_the_reply_to_a_wait_is_read_once(stage: Stage) -> None:
     one, wire = stage.waiting()
     assert stage.claims.read() == []
+    assert one.take() is wire
     wire.there.send(b"yours")
+    assert (stage.claims.read(), one.state) == ([], WAITS), "another one uses it"
+    stage.claims.put_back(one, wire)
     assert stage.claims.receive(SOON) == [(one.claim.id, YOURS.value)]
     assert one.state is HOLDS
     assert one.take() is wire
@@ -253,7 +236,7 @@ def test_a_socket_that_has_the_number_of_a_closed_one_is_still_read(stage: Stage
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_the_connection_of_a_claim_that_was_given_up_is_closed(stage: Stage, is_late: bool) -> None:
-    """Also if its user puts it back at the moment in which the other gives up."""
+    """Its user puts it back before or after the other gives up."""
     one, wire = stage.take()
     if is_late:
         stage.claims.put_back(one, wire)
@@ -262,16 +245,6 @@ def test_the_connection_of_a_claim_that_was_given_up_is_closed(stage: Stage, is_
         stage.claims.put_back(one, wire)
     assert not wire.is_open()
     assert one.state is GONE
-
-
-def test_one_user_at_a_time(stage: Stage) -> None:
-    one, wire = stage.waiting()
-    assert one.take() is wire
-    wire.there.send(b"yours")
-    assert stage.claims.read() == []
-    assert one.state is WAITS
-    stage.claims.put_back(one, wire)
-    assert stage.claims.read() == [(one.claim.id, YOURS.value)]
 
 
 def test_a_forked_child_closes_all_of_its_parents(stage: Stage) -> None:

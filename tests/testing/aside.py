@@ -1,4 +1,4 @@
-"""Something that another thread does meanwhile, and conditions that come true, with an end."""
+"""Work in another thread, and waiting for conditions, each with a limit."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import dibs
 from process import children
 
 PATIENCE = 60.0
@@ -13,7 +14,7 @@ PATIENCE = 60.0
 
 
 class Aside(threading.Thread):
-    """Begun at once; `result()` gives what it returned, or raises what it raised."""
+    """A thread that starts at once; `result()` returns or raises what its work did."""
 
     def __init__(self, work: Callable[[], Any], name: str | None = None) -> None:
         super().__init__(name=name, daemon=True)
@@ -34,6 +35,12 @@ class Aside(threading.Thread):
         if self._raised is not None:
             raise self._raised
         return self._returned
+
+
+def hold_of(lock: dibs.Lock) -> dibs.Hold:
+    hold = lock.acquire()
+    assert hold is not None
+    return hold
 
 
 def until(condition: Callable[[], Any]) -> Any:

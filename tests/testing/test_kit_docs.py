@@ -15,20 +15,17 @@ BLOCKS = re.findall(r"(<!-- fails: .+ -->\n)?```python\n(.+?)^```$", PAGE.read_t
 SAID = re.search(r'^```text\n("settle".+?)^```$', PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize(("fails", "code"), BLOCKS)
-def test_a_block_is_a_test_file(pytester: pytest.Pytester, fails: str, code: str) -> None:
-    pytester.makepyfile(code)
+def test_each_block_is_a_test_file(pytester: pytest.Pytester) -> None:
+    assert len(BLOCKS) >= 8
+    pytester.makepyfile(**{f"test_block_{number}": code for number, (_, code) in enumerate(BLOCKS)})
     plugins = ("no:dibs", "no:asyncio", "no:cacheprovider", "dibs.testing.fixtures")
     result = pytester.runpytest_inprocess(*(word for plugin in plugins for word in ("-p", plugin)))
-    tests = code.count("\ndef test_") + code.startswith("def test_")
-    assert tests > 0
-    result.assert_outcomes(**{"failed" if fails else "passed": tests})
-    if fails:
-        assert SAID is not None
-        shown = re.sub(r"token \d+", "token N", result.stdout.str())
-        assert re.sub(r"token \d+", "token N", SAID.group(1)) in shown
-
-
-def test_the_page_has_blocks() -> None:
-    assert len(BLOCKS) >= 8
-    assert sum(bool(fails) for fails, _ in BLOCKS) == 1
+    tests = [code.count("\ndef test_") + code.startswith("def test_") for _, code in BLOCKS]
+    failing = [number for number, (fails, _) in enumerate(BLOCKS) if fails]
+    assert min(tests) > 0
+    assert len(failing) == 1
+    result.assert_outcomes(failed=tests[failing[0]], passed=sum(tests) - tests[failing[0]])
+    result.stdout.fnmatch_lines([f"FAILED test_block_{failing[0]}.py::*"])
+    assert SAID is not None
+    shown = re.sub(r"token \d+", "token N", result.stdout.str())
+    assert re.sub(r"token \d+", "token N", SAID.group(1)) in shown

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 
 import pytest
 
 import dibs
 from dibs.runtime.threads import step
 from dibs.testing.kit import KitAioClient, KitClient
-from testing.aside import Aside
+from testing.aside import Aside, hold_of
 
 
 def test_code_that_goes_on_after_a_loss_overlaps(dibs_client: KitClient) -> None:
-    first = dibs_client.lock("job").acquire()
-    assert first is not None
+    first = hold_of(dibs_client.lock("job"))
     dibs_client.expire("job")
     assert not dibs_client.overlaps
     second = Aside(lambda: dibs_client.lock("job").acquire(), name="second-worker").result()
@@ -31,8 +29,7 @@ def test_code_that_goes_on_after_a_loss_overlaps(dibs_client: KitClient) -> None
 
 
 def test_a_hold_ends_when_its_release_is_called_not_when_it_is_done(dibs_client: KitClient) -> None:
-    hold = dibs_client.lock("job").acquire()
-    assert hold is not None
+    hold = hold_of(dibs_client.lock("job"))
     giving_back = dibs_client._core.registry.release(hold._core)
     dibs_client.expire("job")
     with dibs_client.lock("job"):
@@ -121,21 +118,6 @@ def test_other_stores_and_namespaces_and_closed_clients_do_not_overlap(dibs_clie
         closed.lock("job").acquire()
     clients = [dibs_client, dibs_client.another("memory://other"), dibs_client.another(namespace="other")]
     assert all(client.lock("job").acquire(timeout=0) for client in clients)
-    assert not dibs_client.overlaps
-
-
-def test_many_threads_that_respect_the_lock(dibs_client: KitClient) -> None:
-    inside = threading.Semaphore(1)
-
-    def work() -> int:
-        for _ in range(20):
-            with dibs.multi(dibs_client.lock("job"), dibs_client.striped("stock", 4).at("a")):
-                assert inside.acquire(blocking=False)
-                inside.release()
-        return 20
-
-    workers = [Aside(work) for _ in range(4)]
-    assert sum(worker.result() for worker in workers) == 80
     assert not dibs_client.overlaps
 
 

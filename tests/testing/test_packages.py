@@ -65,16 +65,13 @@ def test_the_wheel_from_the_sdist_is_the_same(built: Path, tmp_path: Path) -> No
     assert (again / WHEEL).read_bytes() == (built / WHEEL).read_bytes()
 
 
-def test_the_wheel_has_the_types_and_nothing_but_the_package(built: Path) -> None:
+def test_the_wheel_and_the_sdist_have_what_they_should(built: Path) -> None:
     with zipfile.ZipFile(built / WHEEL) as wheel:
         names = set(wheel.namelist())
     assert {"dibs/py.typed", "dibs/__init__.py", "dibs/testing/plugin.py"} <= names
     assert {name.partition("/")[0] for name in names} == {"dibs", f"dibs-{dibs.__version__}.dist-info"}
     package = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/dibs").rglob("*") if path.is_file()}
     assert {name for name in package if "__pycache__" not in name} <= names
-
-
-def test_the_sdist_has_everything_to_build_and_test_with(built: Path) -> None:
     with tarfile.open(built / SDIST) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     assert {"pyproject.toml", "LICENSE", "CITATION.cff", "conftest.py", "docs/conf.py", "scripts/test"} <= names
@@ -82,16 +79,13 @@ def test_the_sdist_has_everything_to_build_and_test_with(built: Path) -> None:
     assert not [name for name in names if name.startswith(("docs/_build", ".")) and name != ".gitignore"]
 
 
-def test_the_metadata_say_where_everything_is(metadata: Message) -> None:
+def test_the_metadata_and_the_readme_of_pypi(metadata: Message) -> None:
     urls = dict(line.split(", ", 1) for line in metadata.get_all("Project-URL", []))
     assert urls == PROJECT["urls"]
     assert urls.keys() >= {"Changelog", "Documentation", "Issues", "Source"}
     assert metadata["License-Expression"] == "MIT"
     assert {"redis", "fencing", "election"} <= set(metadata["Keywords"].split(","))
     assert set(metadata.get_all("Classifier", [])) == set(PROJECT["classifiers"])
-
-
-def test_the_readme_on_pypi_has_absolute_links_and_images(metadata: Message) -> None:
     text = str(metadata.get_payload())
     assert "](https://github.com/dibs-lock/dibs/blob/main/docs/tutorial.md)" in text
     assert [link for link in re.findall(r"(?:\]\(|src=\"|srcset=\")([^)\"]+)", text) if "://" not in link] == []

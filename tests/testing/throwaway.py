@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 ACME = Path(__file__).with_name("acme")
 FROM_HERE = ("pytest", "pytest-xdist")
 KEPT = ("PATH", "HOME", "TMPDIR", "LANG")
-"""Of the environment variables: whatever measures or steers this run is no business of that one."""
+"""The environment variables that it inherits: none that measure or steer this run."""
 
 
 @dataclass(frozen=True)

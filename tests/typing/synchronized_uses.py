@@ -1,4 +1,4 @@
-"""What a type checker must see of `synchronized`; read as uses.py is."""
+"""Uses of `synchronized` that a type checker must understand; read as uses.py is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""uses.py and its like, read by mypy --strict as a user would have it read; and what mypy must complain about."""
+"""The package passes `mypy --strict`; uses.py and its like do as a user has them, and mypy complains where it must."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ WRONG = {
 """Lines of a program, and what mypy says of each: the check itself can fail."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.xdist_group("mypy")  # as in test_snippets.py
 def test_programs_are_typed_as_a_user_sees_them(tmp_path: Path, request: pytest.FixtureRequest) -> None:
@@ -50,3 +51,9 @@ def test_programs_are_typed_as_a_user_sees_them(tmp_path: Path, request: pytest.
     for number, (line, complaint) in enumerate(WRONG.items(), 2):
         assert complaint in said.pop(number, ""), line
     assert not said
+
+
+@pytest.mark.early
+def test_the_package_is_typed() -> None:
+    run = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr

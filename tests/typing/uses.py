@@ -1,4 +1,4 @@
-"""What a type checker must see in a user's program; read by mypy --strict, never run.
+"""A user's program that a type checker must understand; mypy --strict reads it, nothing runs it.
 
 A line that ends in `type: ignore` states that the line is an error: mypy complains of an ignore that nothing needs.
 """

@@ -38,3 +38,4 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "dibs_without(*capabilities): for dibs.testing: only stores that cannot")
     config.addinivalue_line("markers", "dibs_above_the_store: for dibs.testing: tests the core, whatever the store")
     config.addinivalue_line("markers", "dibs_every_form: for dibs.testing: runs for each form of a store")
+    config.addinivalue_line("markers", "dibs_timed: for dibs.testing: depends on real time, but for the memory store")

@@ -1,7 +1,6 @@
-"""The broken locks: each is the straw lock with one part done wrong, and says which checker must convict it.
+"""Broken locks: each is the straw lock with one part done wrong, and names the checker that must convict it.
 
-`broken:NAME:PATH` is the URL of one. The mistakes are those that real lock libraries have made; `sound` has none and
-must be acquitted.
+`broken:NAME:PATH` is the URL of one. Real lock libraries have made these mistakes. `sound` must be acquitted.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from lab.surface import Want, clock
 
 @dataclass(frozen=True)
 class Broken:
-    """What is wrong, and the class of violation it must be convicted of."""
+    """The parts of a lock, and the class of violation of which it must be convicted."""
 
     parts: Parts
     convicted_of: str
 
 
 def leave_without_compare(straw: Straw, want: Want, place: int) -> None:
-    """Whoever stands first is sent away, also if that is somebody else by now."""
+    """Remove the first claim, even if it is another one by now."""
     with straw.step() as db:
         db.execute("DELETE FROM line WHERE place = (SELECT min(place) FROM line WHERE name = ?)", (want.target.name,))
         db.execute("DELETE FROM line WHERE place = ? AND NOT holds", (place,))
@@ -47,12 +46,12 @@ def deadline_longer_than_the_lease(sent: float, answered: float, lease: float) -
 
 
 def fits_if_nobody_holds_now(before: list[Row], own: Row) -> bool:
-    """Looks only at those that hold: whoever polls first wins."""
+    """Compare only with holders: the first to poll wins."""
     return sum(row.weight for row in before if row.holds) + own.weight <= own.capacity
 
 
 def admit_in_any_order(straw: Straw, want: Want, place: int) -> bool | None:
-    """Sees those behind it too, as a lock without a line does."""
+    """Regard the claims behind, too, as a lock without a queue does."""
     with straw.step() as db:
         now = clock()
         rows = straw.rows(want.target.name)

@@ -1,10 +1,8 @@
-"""A small lock over one SQLite file, made of parts so that each can be exchanged for a broken one; see locks.py.
+"""A small lock over one SQLite file, made of parts, each of which can be exchanged for a broken one; see locks.py.
 
-It works as dibs does, in a hundred lines and by polling: a line of claims for each name, tickets by AUTOINCREMENT, a
-claim holds if the weight ahead of it and its own fit into the capacity, leases end by the clock of the machine. With
-all its parts sound it is a lock that the lab must acquit, so that what convicts a broken one is the one broken part.
-Its store is slow at times, in every variant: the answer to a grant comes late, or somebody is held up between two
-steps.
+It works as dibs does, by polling: a queue of claims for each name, tickets by AUTOINCREMENT, a claim holds if the
+weight ahead of it and its own fit into the capacity, leases end by the clock. Its store is slow at times: the reply to
+a grant comes late, or a step is delayed.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from lab.surface import Want, clock
 
 POLL = 0.003
 SLOW = 0.3
-"""How often an answer is late, by about half a lease."""
+"""Share of replies that are late, by about half a lease."""
 TABLES = """
 CREATE TABLE line (place INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, use TEXT, weight INT,
                    capacity INT, until REAL, holds INT);
@@ -44,8 +42,6 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Parts:
-    """What can be broken."""
-
     admit: Callable[[Straw, Want, int], bool | None]
     """One look, which is the grant if it may be: held, not yet, or None: the claim is gone."""
     fits: Callable[[list[Row], Row], bool]
@@ -56,7 +52,6 @@ class Parts:
     """The holder's own, from when it asked, when it was answered, and the lease."""
     token: Callable[[Straw, int], int]
     keep: Callable[[StrawHold], None]
-    """Renew if it is time."""
     leave: Callable[[Straw, Want, int], None]
     pause: Callable[[Straw, int, float], None]
     """Between two looks, at most until that instant."""
@@ -84,8 +79,6 @@ class StrawHold:
 
 
 class Straw:
-    """A face for threads, as the worker wants it."""
-
     def __init__(self, path: Path, lease: float, seed: str, parts: Parts) -> None:
         self.path, self.lease, self.parts = path, lease, parts
         self.dice = random.Random(f"{seed}/slow")
@@ -94,7 +87,6 @@ class Straw:
 
     @property
     def db(self) -> sqlite3.Connection:
-        """A connection for each thread."""
         if not hasattr(self._local, "db"):
             db = sqlite3.connect(self.path, isolation_level=None, timeout=10, check_same_thread=False)
             self._connections.append(db)
@@ -104,7 +96,6 @@ class Straw:
 
     @contextmanager
     def step(self) -> Iterator[sqlite3.Connection]:
-        """One atomic step of the store."""
         db = self.db
         db.execute("BEGIN IMMEDIATE")
         try:
@@ -227,7 +218,7 @@ SOUND = Parts(
 
 
 def laid(path: Path) -> Path:
-    """The file, made by one before many use it: SQLite refuses, without waiting, who meets it while it becomes WAL."""
+    """Create the file before others use it: SQLite refuses clients, without waiting, while it becomes WAL."""
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA journal_mode=WAL")
         db.executescript(TABLES)
@@ -235,6 +226,6 @@ def laid(path: Path) -> Path:
 
 
 def left(path: Path) -> list[str]:
-    """What stands in the file though everybody closed."""
+    """The rows that are left after all clients closed."""
     with closing(sqlite3.connect(path)) as db:
         return [f"row {place} of {use}" for place, use in db.execute("SELECT place, use FROM line")]

@@ -1,7 +1,6 @@
-"""Throw-away certificates, made by openssl: an authority, what it signed, and what nobody should trust.
+"""Certificates for tests, made by openssl and valid for a day: an authority, what it signed, and untrusted ones.
 
-`make(directory)` writes PEM files; keys are P-256, unencrypted, PKCS #8. `Pair.together` is one file with key and
-certificate, as ZooKeeper wants it. All are good for a day.
+Keys are P-256, unencrypted, PKCS #8. `Pair.together` is one file with key and certificate, as ZooKeeper wants it.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ def make(directory: Path) -> Certificates:
 
 
 def _issue(directory: Path, name: str, *extensions: str, signer: tuple[str, ...] = ()) -> Pair:
-    """Signed by itself unless there is a signer."""
     pair = Pair(*(directory / f"{name}.{ending}" for ending in ("crt", "key", "pem")))
     request = ["openssl", "req", "-x509", "-config", directory / "openssl.cnf", "-subj", f"/CN={name}", "-days", "1"]
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", pair.key]

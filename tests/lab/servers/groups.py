@@ -1,7 +1,4 @@
-"""The servers that the tests of a run can share, by name: what each needs, and how it is started.
-
-Limits are for eight workers at once. The single ZooKeeper has room for what two thousand clients wait to read.
-"""
+"""The servers that the tests of a run share, by name. Limits are for eight workers at once."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from lab.servers.supervisor import Kind, Server
 from lab.servers.zookeeper import ZooKeeper, ensemble
 
 TICK_MS = 750
-"""Of ZooKeeper. Sessions last from 1.5 s to 60 s, or to 15 s in the ensemble."""
+"""ZooKeeper's tick. Sessions last from 1.5 s to 60 s, or to 15 s in the ensemble."""
 
 Ports = Callable[[str], tuple[int, ...]]
 """The ports of another group, which is started if need be."""
@@ -27,7 +24,6 @@ Servers = contextlib.AbstractContextManager[tuple[Server, ...]]
 @dataclass(frozen=True)
 class Group:
     program: str
-    """As `programs.require` knows it."""
     start: Callable[[Ports], Servers]
 
 

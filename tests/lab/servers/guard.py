@@ -1,12 +1,8 @@
-"""One directory for all servers of this process, and a guardian that outlives it.
+"""One directory for all servers of this process, and a guardian process that outlives it.
 
-Every server works in a directory below `root()`. So a server, and whatever it forked, is whoever has its working
-directory there: nothing needs to be registered, and nothing can be forgotten between a fork and a note of it.
-
-The guardian is this file run as a program. It waits for the end of the process that started it, by a pidfd: unlike a
-pipe, that does not stay open in what the tests forked. Then it kills whoever works below the root, stopped or not, and
-removes the root. A process that ends by itself does that on its way out. The guardian lives in a session of its own, so
-that an interrupt or a kill of the test run's process group does not reach it.
+Every server works in a directory below `root()`, so its processes are those with a working directory there. The
+guardian is this file run as a program, in a session of its own. It waits by a pidfd for the end of the process that
+started it, kills all processes below the root, and removes the root. A process that ends by itself does that on exit.
 """
 
 from __future__ import annotations

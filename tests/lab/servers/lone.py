@@ -1,9 +1,9 @@
-"""One server that keeps what it acknowledged, and the faults that it can suffer.
+"""One server that keeps what it acknowledged, and its faults.
 
 with lone(REDIS) as server:
     server.kill(); server.stop()         # until mend()
-    server.end_connections("normal")     # how many it ended; "waiting": those by which clients are told
-    server.left()                        # what is still in queues; an expired claim goes with the next use of the name
+    server.end_connections("normal")     # returns how many; "waiting": those that notify clients
+    server.left()                        # what is still in queues
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from lab.servers.supervisor import Kind, Server
 
 @dataclass(frozen=True)
 class Ways:
-    """What each kind of server does differently."""
-
     make: Callable[[], Kind]
     end_connections: Callable[[Server, str], int]
     left: Callable[[Server], list[str]]
@@ -59,7 +57,6 @@ class Lone:
         self._harmed = False
 
     def whole(self) -> bool:
-        """It serves, and no fault lasts."""
         with contextlib.suppress(Refused, Silent):
             return not self._harmed and self._server.kind.ready()
         return False
@@ -104,7 +101,7 @@ def _end_clients(server: Server, kind: str) -> int:
 
 
 STAYS = {"h", "first", "last", "keeps", "dibs-layout-0002"}
-"""Of an empty queue in Redis: bounded, and gone by itself some minutes later."""
+"""The fields that an empty queue keeps in Redis: bounded, and removed after some minutes by expiry."""
 EMPTY = 93
 """Bytes of a head without a claim, at most: see backends/redis/lua/head.lua."""
 

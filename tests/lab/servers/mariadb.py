@@ -1,10 +1,6 @@
-"""MariaDB.
+"""MariaDB: `with Server(MariaDB()) as server: server.ask("SELECT 1")`.
 
-    with Server(MariaDB()) as server:
-        server.ask("SELECT 1")
-
-The user `dibs` with the password `dibs` may do everything; there is a database `dibs`. Every commit is written through
-(innodb-flush-log-at-trx-commit=1, its own default); a test that needs no data after a crash may pass another value.
+The user `dibs` with the password `dibs` has all rights, also on a database `dibs`. Every commit is written through.
 """
 
 from __future__ import annotations
@@ -17,7 +13,6 @@ from lab.servers import guard, ports, programs
 from lab.servers.certificates import Certificates
 
 NAME = "dibs"
-"""User, password and database."""
 SMALL = ("--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M", "--performance-schema=off")
 FIRST = f"""
 DELETE FROM mysql.global_priv WHERE User = '';
@@ -36,7 +31,6 @@ class MariaDB:
     def __init__(
         self, *options: str, tls: Certificates | None = None, insist: bool = False, port: int | None = None
     ) -> None:
-        """`port`: of one that runs already."""
         self.port = port or ports.reserve()
         self.ports: tuple[int, ...] = (self.port,)
         self.user = programs.unprivileged()
@@ -82,7 +76,6 @@ class MariaDB:
 
 @guard.once
 def _template() -> Path:
-    """A fresh data directory: made once, copied for each server."""
     path, first = guard.root() / "mariadb-template", guard.root() / "mariadb-first.sql"
     path.mkdir(mode=0o700)
     user = programs.unprivileged()

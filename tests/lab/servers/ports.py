@@ -1,9 +1,7 @@
-"""Free ports on loopback that stay ours, from before a server starts until after it ended.
+"""Free ports on loopback that stay reserved from before a server starts until after it ended.
 
 A reservation is a socket that is bound and never listens. With SO_REUSEADDR on both sides (every server of the lab sets
-it) Linux lets the server listen on that port all the same, while nobody who asks for any free port, to listen or to
-connect from, is given it. So there is no gap to lose a port in, neither before the first start nor while a server is
-dead, and no retry is needed.
+it) Linux lets the server listen on that port, but gives it to nobody who asks for any free port.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from pathlib import Path
 
 HOST = "127.0.0.1"
 LISTEN = "0A"
-"""As /proc/net/tcp writes that state."""
 _reserved: dict[int, socket.socket] = {}
 
 

@@ -4,8 +4,7 @@
     with replicated() as (primary, replica): ...; promote(replica)
     with Server(PgBouncer(primary.port, mode="transaction")) as pool: ...
 
-The superuser is `dibs` with the password `dibs` (SCRAM), the database `postgres`. fsync is on, its own default; a test
-that needs no data after a crash of the machine may switch it off ("fsync=off").
+The superuser is `dibs` with the password `dibs` (SCRAM), the database `postgres`. fsync is on.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from lab.servers.certificates import Certificates
 from lab.servers.supervisor import Server, until
 
 NAME = "dibs"
-"""User and password."""
 SETTINGS = (
     f"listen_addresses={ports.HOST}",
     "unix_socket_directories=",
@@ -44,7 +42,6 @@ class PostgreSQL:
         replica_of: int | None = None,
         port: int | None = None,
     ) -> None:
-        """`port`: of one that runs already."""
         self.port = port or ports.reserve()
         self.ports: tuple[int, ...] = (self.port,)
         self.user = programs.unprivileged()
@@ -130,7 +127,6 @@ def replicated(*settings: str, link: Callable[[int], int] = lambda port: port) -
 
 
 def promote(replica: Server) -> None:
-    """It is a primary when this returns."""
     assert replica.ask("SELECT pg_promote(wait => true)") == "t", replica.log()
 
 
@@ -155,7 +151,6 @@ def _copy_of_a_server(port: int, data: Path) -> None:
 
 @guard.once
 def _template() -> Path:
-    """A fresh data directory: made once, copied for each server."""
     path, password = guard.root() / "postgresql-template", guard.root() / "postgresql-password"
     path.mkdir(mode=0o700)
     password.write_text(NAME)

@@ -1,4 +1,4 @@
-"""The programs of the servers: where they are, who may run them, what a short-lived one answers.
+"""The programs of the servers: find them, run them, read the output of a short-lived one.
 
 `require("redis", "zookeeper", ...)` at the head of a fixture or test skips it where a program is missing, and fails it
 if DIBS_REQUIRE_SERVERS=1. `scripts/servers` installs them all.
@@ -21,7 +21,7 @@ ZOOKEEPER_JAR = Path("/usr/share/java/zookeeper.jar")
 NEEDS: dict[str, tuple[str, ...]] = {
     "redis": ("redis-server", "redis-sentinel", "redis-cli"),
     "zookeeper": ("java", str(ZOOKEEPER_JAR)),
-    "curator": ("javac", str(ZOOKEEPER_JAR.with_name("curator-recipes.jar"))),
+    "curator": ("java", "javac", "mvn"),
     "redisson": ("java", "javac", "mvn"),
     "mariadb": ("mariadbd", "mariadb-install-db", "mariadb", "mariadb-admin"),
     "postgresql": ("postgres", "initdb", "pg_basebackup", "psql", "pg_isready"),
@@ -30,7 +30,6 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "gcc": ("gcc", "/usr/include/stdio.h"),
 }
 ANSWER = 60.0
-"""How long a short-lived program may take where nobody asks for less."""
 
 
 class Refused(Exception):
@@ -74,17 +73,16 @@ def unavailable(reason: str) -> NoReturn:
 
 
 def unprivileged() -> pwd.struct_passwd | None:
-    """Whom a server runs as that refuses root; None: ourselves."""
+    """The user of a server that refuses root; None: this user."""
     return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
 
 
 def identity(user: pwd.struct_passwd | None) -> dict[str, Any]:
-    """The arguments of `Popen` that make it so."""
     return {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": ()}
 
 
 def environment() -> dict[str, str]:
-    """Ours without what would turn a program to somebody else's server, user or options."""
+    """The environment without variables that choose another server, user or options."""
     foreign = ("PG", "MYSQL", "MARIADB", "REDISCLI_", "JAVA_", "JDK_JAVA_", "_JAVA_", "CLASSPATH")
     return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
 
@@ -97,7 +95,7 @@ def ask(
     cwd: Path | None = None,
     user: pwd.struct_passwd | None = None,
 ) -> str:
-    """What a short-lived program prints. Raises Refused with what it said, Silent if it took too long."""
+    """The output of a short-lived program. Raises Refused with its output, Silent if it took too long."""
     try:
         answer: subprocess.CompletedProcess[str] = subprocess.run(
             [program(str(command[0])), *map(str, command[1:])],

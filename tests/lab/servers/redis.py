@@ -1,9 +1,8 @@
-"""One redis-server, one redis-sentinel. What several of them form is in redis_groups.py.
+"""One redis-server, one redis-sentinel. redis_groups.py has groups of them.
 
     with Server(Redis(persist="always")) as server: ...
 
-By default nothing is kept on disk. `through` gives for a port the one to advertise in its place: a proxy's, so that
-nobody who learns an address from the servers goes past the proxy.
+By default nothing is kept on disk. `through` maps a port to the one to advertise in its place: a proxy's.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Redis servers that form something: replicas of a primary, watched by sentinels or not; a cluster; independent ones.
+"""Groups of Redis servers: replicas of a primary, watched by sentinels or not; a cluster; independent ones.
 
     with replicated(sentinels=3) as group: group.primary, group.replicas, group.sentinels
     with cluster() as nodes: ...          # primaries first, then a replica of each
     with independent(5) as nodes: ...
 
-Each is given once it is whole: replicas in step, sentinels aware of each other, every slot served. `through` as in
-redis.py; it is asked for the primary's port too, where replicas, sentinels and clients look for it.
+Each is yielded once replicas are in step, sentinels know each other and every slot is served. `through` as in redis.py.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from lab.servers.redis import Redis, Sentinel, Through, directly
 from lab.servers.supervisor import Server, together, until
 
 MAIN = "main"
-"""What the sentinels call the primary."""
 SLOTS = 16384
 _STANDSTILL_MS = 600_000
 """A sentinel that stood still for so long takes no part in a fail-over for the next 30 s. It would after 2 s."""
@@ -124,7 +122,6 @@ def role(node: Server) -> str:
 
 
 def _watched(sentinel: Server) -> dict[str, str]:
-    """What it says of the service."""
     words = sentinel.ask("SENTINEL", "MASTER", MAIN).split("\n")
     return dict(zip(words[::2], words[1::2], strict=True))
 

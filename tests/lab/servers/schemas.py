@@ -1,7 +1,7 @@
-"""Schemas of a PostgreSQL server, used again by test after test: to make one costs more than most tests that use it.
+"""Schemas of a PostgreSQL server that tests use again: making one costs more than most tests.
 
-A test is known by its own directory, in which it asks for each of its stores. What is used again is emptied before;
-who it was, its id and where its tickets stand, it keeps. One whose routines a test has replaced is not used again.
+A test is known by its directory. A schema is emptied before it is used again; its store id and tickets stay. A schema
+whose routines a test replaced is not used again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Schemas:
         self._connection: psycopg.Connection[Any] | None = None
 
     def fresh(self, place: Path) -> str:
-        """One in which nothing stands, and that no other store of this test has. `place`: in the test's directory."""
+        """An empty one that no other store of this test has. `place`: in the test's directory."""
         if place.parent != self._test:
             self._test, self._used = place.parent, 0
         at, self._used = self._used, self._used + 1

@@ -1,11 +1,11 @@
-"""The servers that all tests of a run share, started when a test first asks, and a store of its own for each test.
+"""Servers that all tests of a run share, started when a test first asks, and a store of its own for each test.
 
     fresh(tmp_path)                  # zookeeper://127.0.0.1:34567/fresh-9f86d081: nothing is below it yet
     redis().port, mariadb().url()    # the servers themselves
 
-The run's first process owns them: with xdist its controller, which answers the workers on a UNIX socket (`share`, for a
-plugin's pytest_configure). They end with it, however it ends (guard.py). A test must not harm a shared server, change
-its settings or count its connections. Tests that look at a server as a whole have one of their worker's own: `ALONE`.
+The run's first process owns them: with xdist its controller, which answers the workers on a UNIX socket (`share`). They
+end with it (guard.py). A test must not harm a shared server, change its settings or count its connections. Tests that
+look at a server as a whole have one of their worker's own: `ALONE`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,6 @@ ALONE = (
 
 
 class Shared:
-    """One of them, as its users see it: they cannot stop it."""
-
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self.port = kind.port
@@ -79,7 +77,6 @@ def postgresql() -> Shared:
 
 
 def fresh(_: Path) -> str:
-    """The URL of an empty store, as dibs.testing asks for it."""
     return f"{zookeeper().url()}/{unique()}"
 
 
@@ -134,8 +131,6 @@ def runs() -> bool:
 
 
 class Run:
-    """The servers of one process."""
-
     def __init__(self) -> None:
         self._found: dict[str, tuple[int, ...]] = {}
         self._starting = {group: threading.Lock() for group in GROUPS}
@@ -173,7 +168,7 @@ def _of_the_run(group: str) -> tuple[int, ...]:
     return tuple(found["ports"])
 
 
-class Desk(socketserver.ThreadingUnixStreamServer):
+class PortServer(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128  # where more workers than this ask at once, connect() fails with EAGAIN
@@ -184,7 +179,7 @@ class Desk(socketserver.ThreadingUnixStreamServer):
 
 
 class Request(socketserver.StreamRequestHandler):
-    server: Desk
+    server: PortServer
 
     def handle(self) -> None:
         group = self.rfile.readline().decode().strip()
@@ -201,14 +196,14 @@ def share(config: pytest.Config) -> None:
     if getattr(config.option, "dist", "no") == "no" or hasattr(config, "workerinput") or ADDRESS in os.environ:
         return
     run, name = Run(), f"dibs-lab-{os.getpid()}-{secrets.token_hex(8)}"
-    desk = Desk(name, run.ports)
-    threading.Thread(target=desk.serve_forever, name="lab servers", daemon=True).start()
+    server = PortServer(name, run.ports)
+    threading.Thread(target=server.serve_forever, name="lab servers", daemon=True).start()
     os.environ[ADDRESS] = name
 
     def end() -> None:
         os.environ.pop(ADDRESS, None)
-        desk.shutdown()
-        desk.server_close()
+        server.shutdown()
+        server.server_close()
         run.close()
 
     config.add_cleanup(end)

@@ -34,8 +34,6 @@ _number = itertools.count(1)
 
 
 class Kind(Protocol):
-    """What is particular to a kind of server."""
-
     name: str
     port: int
     ports: tuple[int, ...]
@@ -43,12 +41,10 @@ class Kind(Protocol):
 
     @property
     def user(self) -> pwd.struct_passwd | None:
-        """Who runs it, if not we ourselves."""
+        """The user that runs it, if not this one."""
         ...
 
-    def prepare(self, data: Path) -> None:
-        """Fill the data directory, which is empty."""
-        ...
+    def prepare(self, data: Path) -> None: ...
 
     def command(self, data: Path) -> list[str]: ...
 
@@ -64,7 +60,7 @@ class Kind(Protocol):
 
 
 def until(condition: Callable[[], Any], within: float = STARTING, what: str = "the condition") -> Any:
-    """What `condition` gives once it is true; Refused and Silent are false; polled ever more seldom, with an end."""
+    """The result of `condition` once it is true; polled. Refused and Silent count as false."""
     end, pause = time.monotonic() + within, 0.005
     refusal: Exception | None = None
     while True:
@@ -143,8 +139,6 @@ class Server:
             os.chown(path, self.kind.user.pw_uid, self.kind.user.pw_gid)
 
     def serve(self, within: float = STARTING) -> Self:
-        """Until it serves."""
-
         def ready() -> bool:
             assert self.running(), f"{self!r} ended by itself"
             return self.kind.ready()

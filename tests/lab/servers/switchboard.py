@@ -1,10 +1,7 @@
-"""A SOCKS 5 server on loopback through which a JVM makes all its connections, so that a test decides where they lead.
+"""A SOCKS 5 server on loopback for all connections of a JVM, so that a test decides where they lead.
 
-Configured addresses would not do for ZooKeeper: a node tells its own election address to those it calls, and one with a
-higher number hangs up and calls back there, past any proxy that stands in its configuration. Java asks this server for
-every connection, wherever it learned the address.
-
-It only connects and carries bytes, one thread a direction, so that a side which does not read holds up that side only.
+Proxies in the configuration would not do for ZooKeeper: a node tells the others its own election address, and one with
+a higher number calls back there, past any proxy. There is one thread for each direction of a connection.
 """
 
 from __future__ import annotations
@@ -94,7 +91,6 @@ def _exactly(line: socket.socket, count: int) -> bytes:
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:
-    """Until one end is gone; then both are."""
     with contextlib.suppress(OSError):
         while data := source.recv(65536):
             sink.sendall(data)

@@ -1,4 +1,4 @@
-"""The fault proxies between servers: one a port, or one a caller and port, made as they are asked for.
+"""The fault proxies between servers: one for each port, or for each caller and port.
 
 with Ways() as ways, cluster(through=ways) as nodes:
     ways.to(nodes[0].port).add(...)
@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from typing import Self
 
 from lab.faults import BlackHole, Direction, Refuse
-from lab.proxy import UP, Proxy
+from lab.proxy import Proxy
 from lab.servers import ports
 
 
@@ -21,7 +21,6 @@ class Ways:
         self._proxies: dict[tuple[int | None, int], Proxy] = {}
 
     def __call__(self, port: int, by: int | None = None) -> int:
-        """Where to go in place of `port`."""
         if (by, port) not in self._proxies:
             self._proxies[by, port] = Proxy((ports.HOST, port))
         return self._proxies[by, port].port
@@ -41,7 +40,6 @@ class Ways:
             proxy.add(BlackHole())
 
     def lost(self) -> int:
-        """Bytes that went nowhere."""
         return sum(proxy.total(way, "dropped")[1] for proxy in self._proxies.values() for way in Direction)
 
     def _around(self, node: int, listening: Collection[int]) -> Iterator[Proxy]:
@@ -52,10 +50,6 @@ class Ways:
     def heal(self) -> None:
         for proxy in self._proxies.values():
             proxy.heal()
-
-    def used(self, port: int) -> bool:
-        """Whether anything went there this way."""
-        return any(proxy.total(UP, "passed")[1] for (_, to), proxy in self._proxies.items() if to == port)
 
     def close(self) -> None:
         while self._proxies:

@@ -1,11 +1,10 @@
-"""ZooKeeper: one server, plain or with TLS or SASL, and an ensemble whose nodes reach each other where a test says.
+"""ZooKeeper: one server, plain or with TLS or SASL, and an ensemble whose nodes a test can separate.
 
     with Server(ZooKeeper()) as server: ...
     with ensemble() as nodes: ...
     with Ways() as ways, ensemble(ways) as nodes: ...       # a fault proxy for each node and port of another
 
-It runs from Debian's zookeeper.jar, whose manifest names most of the class path. `ask` sends a four-letter word;
-zookeeper_session.py reads and writes. Data is kept and synced: that is ZooKeeper's nature and stays so here.
+It runs from Debian's zookeeper.jar. `ask` sends a four-letter word; zookeeper_session.py reads and writes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Route = Callable[[int, int], int]
 """(port, by): where the node `by` connects when it wants that port of another."""
 
 JARS = ("zookeeper", "slf4j-simple", "netty-codec", "netty-resolver", "netty-transport-native-unix-common")
-"""What Netty and its TLS need beyond the manifest, and a log on stderr."""
+"""Needed by Netty and TLS beyond the manifest, and a log on stderr."""
 JAVA = ("-Xmx96m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 
 
@@ -59,7 +58,6 @@ class ZooKeeper:
         java: Sequence[str] = (),
         port: int | None = None,
     ) -> None:
-        """`port`: of one that runs already."""
         self.port = port or ports.reserve()
         self.ports: tuple[int, ...] = (self.port, *(member.all[member.number] if member else ()))
         self._tls, self._sasl, self._member, self._java = tls, dict(sasl or {}), member, java
@@ -130,7 +128,7 @@ def ensemble(route: Route | None = None, *, size: int = 3, tick_ms: int = 500) -
 
 
 def leader(nodes: tuple[Server, ...]) -> Server:
-    """Of those that run, who leads; waits until somebody does."""
+    """The leader of the nodes that run; waits until there is one."""
 
     def found() -> Server | None:
         return next((node for node in nodes if node.running() and _leads(node)), None)
@@ -152,7 +150,7 @@ def mode(srvr: str) -> str | None:
 
 
 def client_context(tls: Certificates, *, known: bool = True) -> ssl.SSLContext:
-    """Of a client that trusts the authority and is known to it, or not."""
+    """The TLS context of a client that trusts the authority. `known`: it has a certificate of its own."""
     context = ssl.create_default_context(cafile=tls.authority.certificate)
     if known:
         context.load_cert_chain(tls.client.certificate, tls.client.key)

@@ -1,13 +1,13 @@
-"""A ZooKeeper ensemble with a proxy on every way between its nodes, and what can happen to it.
+"""A ZooKeeper ensemble with a proxy between each two nodes, and its faults.
 
     with proxied() as ensemble:
-        ensemble.silence(ensemble.followers()[0])  # cut off, and neither side hears of that: links stay open
-        ensemble.mend()                            # all nodes run, all ways are open
-        ensemble.settle()                          # and by now one leads and the others follow
+        ensemble.silence(ensemble.followers()[0])
+        ensemble.mend()                            # all nodes run, all connections are open
+        ensemble.settle()                          # one leads and the others follow
         ensemble.left(within=5)                    # sessions and ephemeral nodes that are still there
 
-A node that is cut off by a closed connection gives its clients up at once. One that is *silenced* goes on answering
-what it can answer alone, pings and reads, until it has heard nothing from the leader for syncLimit ticks (six here).
+A node whose connections are closed gives its clients up at once. A *silenced* one still answers pings and reads, until
+it has heard nothing from the leader for syncLimit ticks (six here).
 """
 
 from __future__ import annotations
@@ -52,17 +52,14 @@ class Ensemble:
         node.stop()
 
     def silence(self, node: Server) -> None:
-        """What goes between it and the others is lost."""
         self._harmed = True
         self.ways.silence(self._number(node), node.kind.ports)
 
     def cut_off(self, node: Server) -> None:
-        """Its connections with the others end, and there are no new ones."""
         self._harmed = True
         self.ways.cut_off(self._number(node), node.kind.ports)
 
     def lost(self) -> int:
-        """How many bytes were lost around silenced nodes, so far."""
         return self.ways.lost()
 
     def mend(self) -> None:
@@ -77,10 +74,6 @@ class Ensemble:
 
     def settle(self) -> None:
         until(self.whole, what="one leads, the others follow")
-
-    def await_out_of_service(self, node: Server) -> None:
-        """Until a node that was silenced or cut off has noticed."""
-        until(lambda: _mode(node) is None, what=f"{node!r} ceases to serve")
 
     def whole(self) -> bool:
         """Nothing is done to it, and it has got over what was."""
@@ -113,7 +106,7 @@ def proxied(tick_ms: int = TICK_MS) -> Iterator[Ensemble]:
 
 
 def left(server: Server, within: float) -> list[str]:
-    """Of one server, or of an ensemble's leader: sessions and ephemeral nodes, once there are none or time is over."""
+    """Sessions and ephemeral nodes on a server, or on an ensemble's leader, once there are none or time is over."""
     seen: list[str] = []
 
     def nothing() -> bool:
@@ -133,7 +126,7 @@ def standing(dump: str) -> list[str]:
 
 
 def owners(dump: str) -> dict[str, int]:
-    """Of each ephemeral node, the session that it lives by."""
+    """Maps each ephemeral node to the session that owns it."""
     _, _, rest = dump.partition("ephemeral nodes dump:")
     nodes, _, _ = rest.partition("Connections dump:")
     found: dict[str, int] = {}

@@ -1,13 +1,9 @@
-"""A ZooKeeper whose directory has seen two thousand million children: written into its transaction log, not lived.
+"""Raise the counter of children of a ZooKeeper directory, by writing into the transaction log.
 
-    with Server(ZooKeeper()) as server:
-        ...                                             # something makes /locks/a
-        raise_counter(server, "/locks/a", 2**31 - 5)    # it restarts; the next sequential child there bears this number
+    raise_counter(server, "/locks/a", 2**31 - 5)    # it restarts; the next sequential child there has this number
 
-Every child that is made raises its parent's counter by one, and a million takes minutes. But the log says for each
-child where the counter then stands, and a server that starts believes it. So one child is logged, made and deleted
-again, in a file behind all others: header, then for each transaction a checksum, its length, itself, and a mark.
-Nothing else of the server's is touched; sessions and nodes are as a kill -9 leaves them.
+The log says for each child where the parent's counter then stands. So one child is created and deleted in a log file
+behind all others: a header, then for each transaction a checksum, its length, itself, and a mark.
 """
 
 from __future__ import annotations
@@ -24,7 +20,6 @@ MAGIC, VERSION, DATABASE = b"ZKLG", 2, 0
 CREATE, DELETE = 1, 2
 MARK = b"B"
 _HEAD = struct.Struct("!qi")
-"""Before each transaction: its checksum and its length."""
 PASSER_BY = "passer-by"
 """The name of the child that comes and goes; nothing reads it."""
 
@@ -37,7 +32,7 @@ def raise_counter(server: Server, directory: str, number: int) -> None:
 
 
 def last_zxid(data: Path) -> int:
-    """Of the last transaction that a server which does not run has logged; it may have been one of its own."""
+    """The zxid of the last transaction that a stopped server has logged; it may have been one of its own."""
     files = sorted((data / "version-2").glob("log.*"), key=lambda path: int(path.suffix[1:], 16), reverse=True)
     return next(zxids[-1] for path in files if (zxids := list(_logged(path.read_bytes()))))
 

@@ -1,10 +1,8 @@
-"""A ZooKeeper session of a few requests, spoken by hand: enough to see that a server keeps what it was given.
+"""A ZooKeeper session of a few requests. It sends no pings by itself.
 
-    with Session(server.port) as session:
-        session.create("/a", b"1")
-        session.get("/a")
-
-Not a client: it sends no pings by itself, so it must be done within its session timeout.
+with Session(server.port) as session:
+    session.create("/a", b"1")
+    session.get("/a")
 """
 
 from __future__ import annotations
@@ -45,7 +43,6 @@ class Session:
         self._request(CREATE, _buffer(path.encode()) + _buffer(data) + anyone + struct.pack("!i", ephemeral))
 
     def get(self, path: str) -> bytes:
-        """As the leader has it: synced first."""
         self._request(SYNC, _buffer(path.encode()))
         return _first_buffer(self._request(GET, _buffer(path.encode()) + b"\0"))
 
@@ -54,7 +51,6 @@ class Session:
         self._request(PING, b"")
 
     def close(self) -> None:
-        """The server forgets the session and what was ephemeral."""
         try:
             self._request(CLOSE, b"")
         finally:

@@ -23,18 +23,18 @@ PATIENCE = 60.0
 """Seconds that a condition may take to come true; no test measures them."""
 LONG = 60.0
 """A lease that does not run out in any test."""
-SHORT = 3.0
+SHORT = 5.0
 """A lease that runs out: its end is the subject."""
 RENEWED = 12.0
 """A lease whose renewals are waited for: every 4 s, with 8 s to spare on a machine that stands still."""
 TIMEOUT = 50.0
-"""Of an acquire that must succeed."""
+"""The timeout of an acquire that must succeed."""
 both_apis = apis_of("redis", "redis://127.0.0.1:1")
 """Sync and async API; each client is told its URL, whatever the store."""
 
 
 def usually_sync(test: Any) -> Any:
-    """As `both_apis`, with the async API in the soak only: what is tested is the server's part, or shared code."""
+    """As `both_apis`, with the async API in the soak only: for tests of the server's part, or of shared code."""
     run: Any = both_apis(test)
     run.pytestmark = [mark for mark in run.pytestmark if mark.args[:1] != ("api",)]
     return pytest.mark.parametrize("api", ["blocking", pytest.param("aio", marks=pytest.mark.soak)])(run)
@@ -88,7 +88,7 @@ def in_its_place(won: Any, waiter: dibs.Participant, begun: float) -> bool:
 
 
 def why_lost(hold: Any) -> str:
-    """Said alike by the hold and by the error."""
+    """The reason, which the hold and the error must agree on."""
     with pytest.raises(dibs.LockLost) as caught:
         hold.check()
     assert caught.value.reason == hold.lost_reason
@@ -108,18 +108,12 @@ class Relay:
         self.lost: list[Any] = []
 
     async def begin(self) -> None:
-        """Once more where a short lease was over before bob came: on a machine that stood still."""
-        while True:
-            self.hold = await self.ana(self.witness.take(self.client.lock(self._name, on_lost=self.lost.append)))
-            await self.wait()
-            if not self.pending.done() and not self.hold.lost.is_set():
-                return
-            await give_up(self.witness, self.ana, self.hold)
-            await give_up(self.witness, self.bob, await self.pending)
-            self.lost.clear()
+        """She takes it, and bob joins the queue behind her."""
+        self.hold = await self.ana(self.witness.take(self.client.lock(self._name, on_lost=self.lost.append)))
+        await self.wait()
 
     async def wait(self) -> None:
-        """Bob comes, and waits behind her."""
+        """Bob joins the queue behind her."""
         self.pending: Pending = self.bob.start(self.witness.take(self.other.lock(self._name), timeout=TIMEOUT))
 
         async def waits() -> bool:

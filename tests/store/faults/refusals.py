@@ -1,4 +1,4 @@
-"""What makes a real server refuse for a while: context managers, by store. The name is in the refusal's text."""
+"""Context managers that make a real server refuse for a while. Their name is in the text of the refusal."""
 
 from __future__ import annotations
 
@@ -50,33 +50,6 @@ def readonly(server: Server) -> Iterator[None]:
         server.ask("REPLICAOF", "NO", "ONE")
 
 
-@contextmanager
-def masterdown(server: Server) -> Iterator[None]:
-    with setting(server, "replica-serve-stale-data", "no"), readonly(server):
-        yield
-
-
-@contextmanager
-def misconf(server: Server) -> Iterator[None]:
-    """It cannot save: a directory is where the file would be."""
-    in_the_way = server.data / "dump.rdb"
-    with setting(server, "save", "3600 1"):
-        in_the_way.unlink(missing_ok=True)
-        in_the_way.mkdir()
-        try:
-            server.ask("BGSAVE")
-            until(lambda: refuses(server, "MISCONF", "SET", "a", "1"), what="it refuses to write")
-            yield
-        finally:
-            in_the_way.rmdir()
-            server.ask("BGSAVE")
-            until(lambda: server.ask("SET", "a", "1") == "OK", what="it saves again")
-
-
-def noreplicas(server: Server) -> AbstractContextManager[None]:
-    return setting(server, "min-replicas-to-write", "1")
-
-
 def oom(server: Server) -> AbstractContextManager[None]:
     return setting(server, "maxmemory", "1")
 
@@ -115,7 +88,7 @@ def refuses(server: Server, code: str, *words: str) -> bool:
 
 @contextmanager
 def read_only(server: Server) -> Iterator[None]:
-    """As after a fail-over that is not noticed. Each connection learns of the setting by itself, sooner or later."""
+    """The server acts as after an unnoticed fail-over. Each connection learns of the setting sooner or later."""
 
     def switch(value: str) -> None:
         server.ask(f"ALTER SYSTEM SET default_transaction_read_only = {value}", "SELECT pg_reload_conf()")
@@ -130,7 +103,7 @@ def read_only(server: Server) -> Iterator[None]:
 
 @contextmanager
 def too_many_connections(server: Server) -> Iterator[None]:
-    """Others have them all. Ours are ended first: who has one keeps it."""
+    """Others have them all. Ours are ended first, because a client keeps its connection."""
     server.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name ~ '^dibs'")
     with ExitStack() as taken:
 

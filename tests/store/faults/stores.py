@@ -143,15 +143,10 @@ def _mysql_stands(server: Server, name: str) -> bool:
 
 # ZooKeeper: a request has its kind and its number, and the reply bears the number.
 
-_ZOOKEEPER_KINDS = {"join": (zookeeper.CREATE, zookeeper.CREATE2), "leave": (zookeeper.DELETE, zookeeper.MULTI)}
-
 
 def _zookeeper_asks(name: str, verb: str) -> Match:
-    return zookeeper.asks(name, *_ZOOKEEPER_KINDS[verb])
-
-
-def _zookeeper_answers(proxy: Proxy, name: str, verb: str) -> First:
-    return zookeeper.answer_to(proxy, _zookeeper_asks(name, verb))
+    kinds = {"join": (zookeeper.CREATE, zookeeper.CREATE2), "leave": (zookeeper.DELETE, zookeeper.MULTI)}
+    return zookeeper.asks(name, *kinds[verb])
 
 
 def _ends(ways: Ways) -> Callable[[Server], int]:
@@ -173,11 +168,6 @@ def _zookeeper_stands(server: Server, name: str) -> bool:
     return bool(standing(server.ask("dump", within=5)))
 
 
-def _nobody(server: Server, name: str) -> bool:
-    """Sessions leave no rows behind that count."""
-    return False
-
-
 def _no_connections(server: Server) -> int:
     raise NotImplementedError("ZooKeeper's operator cannot end connections")
 
@@ -197,14 +187,15 @@ _ROWS = (
     ),
     Store(
         "zookeeper", "zookeeper", lambda: ZooKeeper(f"maxSessionTimeout={LONGEST_SESSION * 1000}", tick_ms=300),
-        _zookeeper_asks, _zookeeper_answers, _no_connections, _zookeeper_stands, splitter=splitters.zookeeper,
+        _zookeeper_asks, lambda proxy, *what: zookeeper.answer_to(proxy, _zookeeper_asks(*what)),
+        _no_connections, _zookeeper_stands, splitter=splitters.zookeeper,
         lease=18.0,
     ),
 )  # fmt: skip
 STORES = {store.name: store for store in _ROWS}
 for _name in ("postgresql", "mysql"):
     STORES[f"{_name}-session"] = replace(
-        STORES[_name], name=f"{_name}-session", stands=_nobody, query="?mode=session", lasts=False
+        STORES[_name], name=f"{_name}-session", stands=lambda *_: False, query="?mode=session", lasts=False
     )
 LEASED = ("redis", "postgresql", "mysql")
 SURVIVING = (*LEASED, "zookeeper")

@@ -30,7 +30,7 @@ from store.postgresql import bad_peers as peers_postgresql
 from store.redis import bad_peers as peers_redis
 from store.zookeeper import bad_peers as peers_zookeeper
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.gate, pytest.mark.timeout(200)]
 APIS = ("sync", pytest.param("async", marks=pytest.mark.soak))
 SECRET = "s3cret"
 Cases = Mapping[str, tuple[Manner, str]]
@@ -56,19 +56,19 @@ def taken(api: str, url: str, timeout: float = 0.5) -> Any:
     """A hold, None, or what an acquire raises."""
 
     async def ask() -> Any:
-        async with dibs.aio.connect(url, lease=6) as client:
+        async with dibs.aio.connect(url, lease=60) as client:
             return await client.lock("a").acquire(timeout=timeout)
 
     try:
         if api == "async":
             return asyncio.run(ask())
-        with dibs.connect(url, lease=6) as client:
+        with dibs.connect(url, lease=60) as client:
             return client.lock("a").acquire(timeout=timeout)
     except dibs.DibsError as error:
         return error
 
 
-def refused(api: str, scheme: str, bad: Listener, why: str = "", timeout: float = 0.5) -> str:
+def refused(api: str, scheme: str, bad: Listener, timeout: float = 0.5) -> str:
     error = taken(api, url_of(scheme, bad), timeout)
     assert isinstance(error, dibs.StoreError), error
     text = str(error)
@@ -79,19 +79,13 @@ def refused(api: str, scheme: str, bad: Listener, why: str = "", timeout: float 
     return text
 
 
-def all_refused(api: str, scheme: str, cases: Cases, timeout: float = 0.5) -> None:
-    """On a busy machine a call may be over before its server was heard: then it is asked again."""
-
+def all_refused(api: str, scheme: str, cases: Cases, timeout: float = 2.5) -> None:
     def one(case: str) -> None:
         manner, why = cases[case]
         with Listener(scheme, manner) as bad:
-            for _ in range(10):
-                before = bad.calls
-                text = refused(api, scheme, bad, why, timeout)
-                assert bad.calls < before + 100, f"{case}: it is called without a pause"
-                if bad.calls > before and re.search(why, text):
-                    return
-        raise AssertionError(f"{case}: {text}")
+            text = refused(api, scheme, bad, timeout)
+            assert 0 < bad.calls < 100, f"{case}: it is called without a pause"
+        assert re.search(why, text), f"{case}: {text}"
 
     watch = nullcontext() if scheme == "mysql" else leaks.watch(within=PATIENCE)  # see the test at the end
     with watch, ThreadPoolExecutor(len(cases)) as pool:
@@ -132,7 +126,7 @@ class Peak:
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("scheme", ["redis", "mysql", "zookeeper"])
 def test_replies_without_an_end(scheme: str, api: str) -> None:
-    """What they cost is bounded."""
+    """Their cost in memory is bounded."""
     floods: Cases = {
         "redis": peers_redis.FLOODS, "mysql": peers_mysql.FLOODS, "zookeeper": peers_zookeeper.FLOODS,
     }[scheme]  # fmt: skip

@@ -16,7 +16,7 @@ from process.children import Crew
 from store.faults.kit import LONG, PATIENCE, RENEWED, TIMEOUT, Relay, eventually, give_up, renewed, usually_sync
 from store.faults.stores import LEASED, Store, on
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.gate, pytest.mark.timeout(150)]
 HOUR = 3600
 
 

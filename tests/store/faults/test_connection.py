@@ -1,68 +1,63 @@
 """The network harms every connection of a client to a server that serves, while a claim joins, waits, is renewed and
 leaves.
 
-Whatever is lost on the way: one claim stands once or not at all, a hold survives its connections where the store says
-so, nobody waits for a lease where a message would do, and nothing is left.
+Whatever is lost on the way: a claim is in the queue once or not at all, a hold survives its connections where the store
+promises that, nobody waits for a lease where a message would do, and nothing is left.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 import dibs
 from dibs.core.deadline import RELEASE_PATIENCE
 from dibs.testing.contract.harness import World
-from lab.faults import Refuse
 from lab.proxy import Proxy
 from lab.servers.supervisor import Server
 from lab.surface import clock
 from lab.witness import Witness
 from store.faults.kit import (
     LONG,
-    RENEWED,
     SHORT,
     TIMEOUT,
     Relay,
     alone,
     both_apis,
     eventually,
-    renewed,
     usually_sync,
     warm,
     why_lost,
 )
-from store.faults.stores import SERVERS, SESSION, SURVIVING, Store, on, row
-from store.faults.troubles import (
-    TROUBLES,
-    Trouble,
-    black_hole,
-    half_open,
-    refused,
-    reply_torn,
-    request_torn,
-    reset,
-)  # fmt: skip
+from store.faults.stores import SERVERS, SESSION, SURVIVING, Store, row
+from store.faults.troubles import Trouble, black_hole, half_open, refused, reply_torn, request_torn, reset
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 
 
-def each(stores: tuple[str, ...], *usual: Trouble) -> pytest.MarkDecorator:
-    """These troubles in every run, the others in the soak."""
-    rows = [
-        row(name, trouble, marks=() if trouble in usual else (pytest.mark.soak,))
-        for name in stores
-        for trouble in TROUBLES
-    ]
-    return pytest.mark.parametrize(("store", "trouble"), rows)
+def each(stores: tuple[str, ...], *troubles: Trouble, marks: Any = ()) -> list[Any]:
+    return [row(name, trouble, marks=marks) for name in stores for trouble in troubles]
 
 
-async def check_join_and_leave(
+@pytest.mark.parametrize(
+    ("store", "trouble"),
+    [
+        *each(SURVIVING, reset),
+        *each(SURVIVING, refused, half_open, marks=[pytest.mark.gate]),
+        *each(SESSION, reset, request_torn, reply_torn, marks=[pytest.mark.gate]),
+    ],
+)
+@both_apis
+async def test_joining_and_leaving(
     world: World, store: Store, server: Server, proxy: Proxy, name: str, trouble: Trouble
 ) -> None:
+    """An acquire gets its lock, a release is done when it returns, and the next one never waits for the lease. In
+    session mode the result of a broken statement ends with its connection."""
+    lease = store.lease if trouble in (black_hole, half_open) else LONG
     client, other = (
-        world.client(url, lease=store.lease, retry=TIMEOUT) for url in (store.through(server, proxy), store.url(server))
+        world.client(url, lease=lease, retry=TIMEOUT) for url in (store.through(server, proxy), store.url(server))
     )
     ana, bob = world.actors("ana", "bob")
     witness = Witness(world, name)
@@ -96,39 +91,8 @@ async def check_join_and_leave(
     assert {one.kind for one in verdict.violations} <= (set() if store.lasts else {"taken", "overlap"}), verdict.text()
 
 
-@each(SURVIVING, refused, reset, half_open)
-@both_apis
-async def test_joining_and_leaving(
-    world: World, store: Store, server: Server, proxy: Proxy, name: str, trouble: Trouble
-) -> None:
-    """An acquire gets its lock, a release is done when it returns; the next one never waits for the lease."""
-    await check_join_and_leave(world, store, server, proxy, name, trouble)
-
-
-@each(SESSION, reset, request_torn, reply_torn)
-@both_apis
-async def test_a_session_joins_and_leaves(
-    world: World, store: Store, server: Server, proxy: Proxy, name: str, trouble: Trouble
-) -> None:
-    """What the server made of a broken statement ends with its connection."""
-    await check_join_and_leave(world, store, server, proxy, name, trouble)
-
-
-@each(SURVIVING, reset, half_open)
-@usually_sync
-async def test_renewing(world: World, store: Store, server: Server, proxy: Proxy, name: str, trouble: Trouble) -> None:
-    """A hold survives its connections: the next renewal gets through in time."""
-    relay = Relay(world, name, store.through(server, proxy), RENEWED, store.url(server))
-    await warm(world, relay.client, name)
-    await relay.begin()
-    happened = trouble(proxy)
-    await eventually(relay.witness.watching(happened))
-    proxy.heal()
-    await renewed(relay.witness, relay.hold, RENEWED)
-    await relay.end()
-
-
-@each(SURVIVING, refused, black_hole)
+@pytest.mark.gate
+@pytest.mark.parametrize(("store", "trouble"), each(SURVIVING, refused, black_hole))
 @usually_sync
 async def test_waiting(world: World, store: Store, server: Server, proxy: Proxy, name: str, trouble: Trouble) -> None:
     """The lock is released while the waiter hears nothing. It keeps its place, and waits for nobody's lease."""
@@ -142,14 +106,8 @@ async def test_waiting(world: World, store: Store, server: Server, proxy: Proxy,
     await relay.end_given()
 
 
-@pytest.mark.parametrize(
-    ("store", "trouble"),
-    [
-        *(row(name, black_hole) for name in SERVERS),
-        *(row(name, half_open) for name in SURVIVING),
-        *(row(name, refused, marks=[pytest.mark.soak]) for name in SURVIVING),
-    ],
-)
+@pytest.mark.gate
+@pytest.mark.parametrize(("store", "trouble"), [*each(SERVERS, black_hole), *each(SURVIVING, half_open)])
 @usually_sync
 async def test_past_the_lease(
     world: World, store: Store, server: Server, proxy: Proxy, name: str, trouble: Trouble
@@ -169,17 +127,3 @@ async def test_past_the_lease(
     with suppress(dibs.LockLost):  # a short lease, on a machine that stands still
         await relay.ana(relay.witness.give(again))
     relay.witness.acquit()
-
-
-@on(SURVIVING)
-@usually_sync
-async def test_a_first_use_before_its_server(
-    world: World, store: Store, server: Server, proxy: Proxy, name: str
-) -> None:
-    client, ana = world.client(store.through(server, proxy), lease=LONG), world.actor("ana")
-    proxy.add(Refuse())
-    with pytest.raises(dibs.StoreUnavailable, match=name):
-        await ana(lambda: client.lock(name).acquire(timeout=0.3))
-    pending = ana.start(lambda: client.lock(name).acquire(timeout=TIMEOUT))
-    proxy.heal()
-    await ana((await pending).release)

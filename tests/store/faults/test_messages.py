@@ -4,7 +4,6 @@ stands once, is not extended, and does not come back once it has left.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from typing import Any
 
@@ -35,30 +34,15 @@ from store.faults.kit import (
 from store.faults.stores import LEASED, SURVIVING, Store, on, row, seen
 from store.faults.troubles import amid
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
-SPOTS = ("request", "torn request", "reply", "torn reply")
-IN_EVERY_RUN = {
-    ("join", "torn request"),
-    ("join", "reply"),
-    ("leave", "reply"),
-    ("leave", "request"),
-    ("renew", "reply"),
-}
+pytestmark = [pytest.mark.gate, pytest.mark.timeout(150)]
 TOLD = {"redis": rb"\*3\r\n\$7\r\nmessage", "postgresql": rb"A.{8}dibs_[0-9a-f]{32}\0"}
 """How a message that wakes a waiter begins, where it has a connection of its own."""
 PAST = "request, past its deadline"
-LATE_IN_EVERY_RUN = {("join", "request"), ("join", "reply"), ("renew", "request"), ("leave", "request")}
 
 
-def cases(wanted: set[tuple[str, str]], spots: tuple[str, ...]) -> pytest.MarkDecorator:
-    """Each verb of each store; those not wanted in every run are for the soak."""
-    rows = [
-        row(name, verb, spot, marks=() if (verb, spot) in wanted else (pytest.mark.soak,))
-        for name in SURVIVING
-        for verb in ("join", "renew", "leave")
-        for spot in spots
-        if name != "zookeeper" or verb != "renew"  # its sessions are kept by pings
-    ]
+def cases(*wanted: tuple[str, str]) -> pytest.MarkDecorator:
+    """Verbs and spots, on each store: but ZooKeeper's sessions are kept by pings."""
+    rows = [row(name, *case) for name in SURVIVING for case in wanted if name != "zookeeper" or case[0] != "renew"]
     return pytest.mark.parametrize(("store", "verb", "spot"), rows)
 
 
@@ -108,13 +92,12 @@ async def play(world: World, store: Store, relay: Relay, name: str, verb: str, h
     await relay.end_given()
 
 
-@cases(IN_EVERY_RUN, SPOTS)
+@cases(("join", "torn request"), ("join", "reply"), ("leave", "reply"), ("leave", "request"), ("renew", "reply"))
 @both_apis
 async def test_lost(world: World, store: Store, server: Server, proxy: Proxy, name: str, verb: str, spot: str) -> None:
     """It is sent again with the same id, on another connection."""
-    relay = Relay(
-        world, name, store.through(server, proxy), RENEWED if verb == "renew" else store.lease, store.url(server)
-    )
+    lease = RENEWED if verb == "renew" else store.lease
+    relay = Relay(world, name, store.through(server, proxy), lease, store.url(server))
 
     async def struck(match: First) -> None:
         await eventually(relay.witness.watching(lambda: match.struck))
@@ -122,14 +105,13 @@ async def test_lost(world: World, store: Store, server: Server, proxy: Proxy, na
     await play(world, store, relay, name, verb, lambda: strike(store, proxy, name, verb, spot), struck)
 
 
-@cases(LATE_IN_EVERY_RUN, ("request", "reply"))
+@cases(("join", "request"), ("join", "reply"), ("renew", "request"), ("leave", "request"))
 @usually_sync
 async def test_late(world: World, store: Store, server: Server, proxy: Proxy, name: str, verb: str, spot: str) -> None:
     """Its sender gives the connection up and asks on another one; then the first message arrives, and changes
     nothing."""
-    relay = Relay(
-        world, name, store.through(server, proxy), RENEWED if verb == "renew" else store.lease, store.url(server)
-    )
+    lease = RENEWED if verb == "renew" else store.lease
+    relay = Relay(world, name, store.through(server, proxy), lease, store.url(server))
 
     async def delivered(held: Holding) -> None:
         await eventually(relay.witness.watching(lambda: held.messages))
@@ -139,34 +121,12 @@ async def test_late(world: World, store: Store, server: Server, proxy: Proxy, na
     await play(world, store, relay, name, verb, lambda: hold_back(store, proxy, name, verb, spot), delivered)
 
 
-@pytest.mark.parametrize(
-    ("store", "spot"),
-    [
-        row(name, spot, marks=() if spot == "request" else (pytest.mark.soak,))
-        for name in LEASED
-        for spot in ("request", "reply")
-    ],
-)
-@usually_sync
-async def test_a_late_look(world: World, store: Store, server: Server, proxy: Proxy, name: str, spot: str) -> None:
-    """A waiter's renewal is its look. One that arrives late, when the queue has moved on, invents no hold."""
-    relay = Relay(world, name, store.url(server), LONG, store.through(server, proxy))
-    await warm(world, relay.other, name)
-    await relay.begin()
-    held = hold_back(store, proxy, name, "renew", spot)
-    await asyncio.to_thread(held.await_held, 1, TIMEOUT)
-    await passes(relay.witness, 1.0)
-    assert not relay.pending.done()
-    held.deliver()
-    await relay.end()
-
-
 @on(tuple(TOLD))
 @usually_sync
 async def test_a_message_is_lost_with_its_connection(
     world: World, store: Store, server: Server, proxy: Proxy, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As soon as there is another one, all waiters look: none waits for the look that is due anyway."""
+    """All waiters look as soon as there is a new connection: none waits for its next regular look."""
     monkeypatch.setattr(grants, "WAITING_LEASE", LONG)  # it is due every 20 s
     relay = Relay(world, name, store.url(server), LONG, store.through(server, proxy))
     await warm(world, relay.other, name)
@@ -181,16 +141,7 @@ async def test_a_message_is_lost_with_its_connection(
 
 
 @pytest.mark.parametrize(
-    ("store", "spot"),
-    [
-        row(
-            name,
-            spot,
-            marks=(pytest.mark.soak,) if spot == "reply" or (spot, name) == (PAST, "postgresql") else (),
-        )
-        for name in LEASED
-        for spot in ("request", "reply", PAST)
-    ],
+    ("store", "spot"), [*(row(name, "request") for name in LEASED), row("redis", PAST), row("mysql", PAST)]
 )
 @usually_sync
 async def test_a_join_that_arrives_after_its_leave(
@@ -202,12 +153,9 @@ async def test_a_join_that_arrives_after_its_leave(
     ana, bob, witness = *world.actors("ana", "bob"), Witness(world, name)
     await warm(world, client, name)
     left = seen(proxy, store.answers(proxy, name, "leave"), DOWN)
-    if spot == "reply":
-        held, timeout = hold_back(store, proxy, name, "join", spot), 0.0  # not long enough for a second copy
-    else:
-        held, timeout = proxy.hold(UP, at_message(match=store.asks(name, "join")), often=100), 0.2
+    held = proxy.hold(UP, at_message(match=store.asks(name, "join")), often=100)
     with pytest.raises(dibs.StoreUnavailable, match=name):
-        await ana(lambda: client.lock(name).acquire(timeout=timeout))
+        await ana(lambda: client.lock(name).acquire(timeout=0.2))
     await eventually(lambda: held.messages and left.struck)
     if spot == PAST:
         gone = clock() + WAITING_LEASE + 0.5  # of the tombstone, which the next use of the name removes

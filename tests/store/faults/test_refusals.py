@@ -1,5 +1,7 @@
-"""Every error that a real server answers with for a while: never a grant, asked again until the deadline or raised with
-a clear text, and all is well once the server is. What was held is released as soon as the server lets us.
+"""Errors that a real server answers with for a while: never a grant, asked again until the deadline or raised with a
+clear text, and all is well once the server is. What was held is released as soon as the server lets us.
+
+tests/store/redis/test_errors.py has every code of Redis.
 """
 
 from __future__ import annotations
@@ -22,13 +24,10 @@ from store.faults.kit import LONG, RENEWED, TIMEOUT, eventually, give_up, renewe
 from store.faults.refusals import Refusal
 from store.faults.stores import Store, row
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.gate, pytest.mark.timeout(200)]
 TEXTS: dict[Refusal, tuple[str, str]] = {
     refusals.busy: ("redis", "BUSY"),
     refusals.readonly: ("redis", "READONLY"),
-    refusals.masterdown: ("redis", "MASTERDOWN"),
-    refusals.misconf: ("redis", "MISCONF"),
-    refusals.noreplicas: ("redis", "NOREPLICAS"),
     refusals.oom: ("redis", "OOM"),
     refusals.loading: ("redis", "LOADING"),
     refusals.read_only: ("postgresql", "read-only"),
@@ -83,7 +82,7 @@ async def test_refused_for_a_while(world: World, store: Store, server: Server, n
 async def test_refused_and_then_silent(
     world: World, store: Store, server: Server, proxy: Proxy, name: str, refusal: Refusal
 ) -> None:
-    """What the server said is told, though the last time that it was asked it did not answer before the deadline."""
+    """The error names the last answer of the server, though its last request was not answered before the deadline."""
     text = TEXTS[refusal][1]
     client, ana = world.client(store.through(server, proxy), lease=LONG), world.actor("ana")
     await warm(world, client, name)

@@ -1,10 +1,10 @@
-"""What a network does to all connections of a client, until `proxy.heal()`. Each gives whether it cost something."""
+"""Faults of the network for all connections of a client, until `proxy.heal()`. Each returns whether it struck."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from lab.faults import BlackHole, Cut, Drip, Match, Refuse, Slam, after_bytes
+from lab.faults import BlackHole, Cut, Match, Refuse, after_bytes
 from lab.proxy import DOWN, UP, Proxy
 
 Happened = Callable[[], bool]
@@ -13,13 +13,6 @@ Trouble = Callable[[Proxy], Happened]
 
 def refused(proxy: Proxy) -> Happened:
     proxy.add(Refuse())
-    proxy.reset()
-    return lambda: not proxy.open_links
-
-
-def slammed(proxy: Proxy) -> Happened:
-    """New connections are accepted and reset at once."""
-    proxy.add(Slam())
     proxy.reset()
     return lambda: not proxy.open_links
 
@@ -42,12 +35,6 @@ def half_open(proxy: Proxy) -> Happened:
     return lambda: proxy.total(DOWN, "dropped")[1] > 0
 
 
-def slow_drip(proxy: Proxy) -> Happened:
-    before = proxy.total(UP, "passed")[1]
-    proxy.add(Drip(0.002))
-    return lambda: proxy.total(UP, "passed")[1] > before + 50
-
-
 def request_torn(proxy: Proxy) -> Happened:
     """From byte 26 on nothing arrives; every later connection ends at its first byte."""
     proxy.add(Cut(after_bytes(25)), UP)
@@ -58,11 +45,6 @@ def reply_torn(proxy: Proxy) -> Happened:
     """The request is executed, and nobody learns of it."""
     proxy.add(Cut(after_bytes(9)), DOWN)
     return lambda: proxy.total(DOWN, "dropped")[1] > 0
-
-
-TROUBLES: list[Trouble] = [
-    refused, slammed, reset, black_hole, half_open, slow_drip, request_torn, reply_torn,
-]  # fmt: skip
 
 
 class amid:  # noqa: N801  # reads as a word: Cut(amid(match))

@@ -1,4 +1,4 @@
-"""Whatever may answer at a server's address: it lets everybody in as MySQL does, and then has a bad manner."""
+"""Peers that let everybody in as MySQL does, and then break the protocol."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ CASES: dict[str, tuple[Manner, str]] = {
         "words for numbers": greeted(says(rows((b"now", b"yes", b"x", b"x", b"x", b"x", b"x", b"")))),
         "other columns": greeted(says(rows((b"1",)))),
     }.items()
-}
+} | {"full": (says(packets(b"\xff\x10\x04#08004Too many connections", number=0)), "raise max_connections")}
 FLOODS: dict[str, tuple[Manner, str]] = {
     "rows without an end": (greeted(endlessly(rows((b"1",))[:-9], packets(b"\x03abc") * 1000)), ""),
     "a packet of 16 MB": (greeted(endlessly(b"\xff\xff\xff\x01", b"\x01" * 65_536)), ""),

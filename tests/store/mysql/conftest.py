@@ -1,6 +1,4 @@
-"""What the tests of the MySQL store are given: a place of their own on the server that this process shares, or, to do
-harm to, a server of their module's own.
-"""
+"""Fixtures: a prefix on the shared server, or, for faults, a server of the module's own."""
 
 from __future__ import annotations
 
@@ -10,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lab import splitters
 from lab.clock import Clock
-from lab.proxy import Proxy
-from lab.servers import ports, shared_mariadb
+from lab.servers import shared_mariadb
 from lab.servers.mariadb import MariaDB
 from lab.servers.programs import require
 from lab.servers.supervisor import Server
@@ -25,12 +21,6 @@ from store.mysql.rows import Raw
 def server() -> Iterator[Server]:
     require("mariadb")
     with Server(MariaDB()) as made:
-        yield made
-
-
-@pytest.fixture
-def proxy(server: Server) -> Iterator[Proxy]:
-    with Proxy((ports.HOST, server.port), splitter=splitters.mysql) as made:
         yield made
 
 

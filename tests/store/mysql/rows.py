@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pymysql
@@ -36,7 +38,7 @@ class Raw:
         )  # fmt: skip
 
     def over(self, name: str) -> set[bytes]:
-        """Those that have expired, and nobody has removed yet."""
+        """The expired claims that nobody has removed yet."""
         over = "WHERE name = %s AND until <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
         key = self.key(name)
         found = self.ask(f"SELECT id FROM dibs_claims {over} UNION SELECT id FROM dibs_queues {over}", key, key)
@@ -62,3 +64,13 @@ class Raw:
 
     def close(self) -> None:
         self.connection.close()
+
+
+@contextmanager
+def setting(raw: Raw, variable: str, value: object) -> Iterator[None]:
+    ((before,),) = raw.ask(f"SELECT @@GLOBAL.{variable}")
+    raw.ask(f"SET GLOBAL {variable} = %s", value)
+    try:
+        yield
+    finally:
+        raw.ask(f"SET GLOBAL {variable} = %s", before)

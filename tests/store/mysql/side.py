@@ -13,7 +13,7 @@ from dibs.core.queue import LOOK, QUEUE, YOURS, Place, Taken
 from dibs.core.rule import Claim, Entry, Prepared, Standing
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat
-from store.both import SLACK, Pair
+from store.both import SLACK, Pair, Side
 from store.mysql.rows import Raw
 
 
@@ -48,28 +48,22 @@ def meanwhile_taking(seat: FreeSeat, claim: Claim) -> Iterator[list[Taken]]:
         thread.join()
 
 
-class MysqlSide:
+class MysqlSide(Side):
     def __init__(self, raw: Raw, name: str, world: World) -> None:
         """Every second queue was used before, and is free."""
         self._raw, self._name = raw, name
         if int(name.rpartition(":")[2]) % 2:
             raw.ask("INSERT INTO dibs_queues (name, special, apart) VALUES (%s, 0, 0)", raw.key(name))
 
-    def joined(self, ours: Claim, place: Place, found: Standing | None, now: float) -> None:
-        """Who waits outside is noted there."""
-
-    def left(self, ours: Claim, stood: bool) -> None:
-        """Likewise."""
-
     def before_renewing(self, seat: Seat) -> None:
-        """Who holds only extends its claim, and in memory looks at the queue as well: here everybody looks first."""
+        """A holder only extends its claim here; in memory it looks at the queue as well. So everybody looks first."""
         seat.evict(0, self._name)
 
     def tell_time(self, seat: Seat) -> None:
         seat.evict(0, f"{self._name} elsewhere")
 
     def same_next(self, found: Standing, expected: Standing, after: Standing) -> bool:
-        """Who holds has no use for it. A renewal extends those who hold before it looks, and the others later."""
+        """A holder has no use for it. A renewal extends holders before it looks, and the others later."""
         return found.holds or expected.next - SLACK <= found.next <= after.next + SLACK
 
     def check(self, stand: list[Entry], now: float) -> None:

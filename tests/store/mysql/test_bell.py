@@ -19,6 +19,8 @@ from dibs.testing.contract.seats import Seat
 from lab.servers.supervisor import until
 from store.mysql.rows import Raw
 
+pytestmark = pytest.mark.gate
+
 RINGING, TIMES = 4, 300
 KEPT = 1.8
 """Seconds. A ring that is kept takes 2 s; the machine may stand still for as long now and then."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import Any
 
-import pymysql
 import pytest
 
 import dibs
+from dibs.backends.mysql import schema
 from dibs.backends.mysql.calls import query
 from dibs.backends.mysql.executor import MysqlExecutor
 from dibs.backends.mysql.wire import Refusal
@@ -16,10 +16,12 @@ from dibs.core.queue import Unsent
 from dibs.runtime.threads import ThreadRuntime, step
 from lab.servers.mariadb import MariaDB
 from lab.servers.programs import require
-from lab.servers.supervisor import Server, until
+from lab.servers.supervisor import Server
+from sql.databases import own_database
+from sql.openers import mysql_options
 from store.mysql.rows import Raw
 
-MOST = 10
+pytestmark = pytest.mark.gate
 
 
 def test_a_server_that_writes_what_it_cannot_replay() -> None:
@@ -94,36 +96,21 @@ def test_a_refusal_is_told_though_there_is_no_time_to_ask_again(after: dibs.Stor
         step(executor.ask(query("SELECT 1"), ThreadRuntime().now() + 0.5))
 
 
-def let_in(server: Server) -> Raw | None:
-    try:
-        return Raw(server.port)
-    except pymysql.OperationalError as error:
-        if error.args[0] != 1040:
-            raise
-        return None
-
-
-def is_full(server: Server, raw: Raw, crowd: ExitStack) -> bool:
-    """Whether all sessions are ours after as many as possible were added; the server lets one more in than it says."""
-    while (one := let_in(server)) is not None:
-        crowd.enter_context(closing(one))
-    return len([raw, *raw.others()]) == MOST + 1
-
-
-def test_too_many_connections(server: Server) -> None:
-    """A caller that finds no room asks again until the deadline, and is let in when there is some."""
-    with dibs.connect(server.url()) as client, client.lock("a", timeout=30):
-        pass
-    server.ask(f"SET GLOBAL max_connections = {MOST}")
-    try:
-        with ExitStack() as crowd, dibs.connect(server.url()) as client:
-            raw = crowd.enter_context(closing(Raw(server.port)))
-            until(lambda: not raw.others(), what="the server has ended all earlier sessions")  # which would leave room
-            until(lambda: is_full(server, raw, crowd), what="no session that is just ending leaves room")
-            with pytest.raises(dibs.StoreUnavailable, match=r"[Tt]oo many connections|a moment ago"):
-                client.lock("a").acquire(timeout=1)
-            crowd.close()
-            with client.lock("a", timeout=60):
-                pass
-    finally:
-        server.ask("SET GLOBAL max_connections = 150")
+@pytest.mark.parametrize("mode", ["lease", "session"])
+def test_layout_1_is_refused_and_refuses(mode: str) -> None:
+    """Its tables are left alone. Its clients are refused by routines of the names that they call."""
+    require("mariadb")
+    url = own_database.__wrapped__("mysql")  # one for each test
+    options = mysql_options(url)
+    with dibs.connect(url, mode=mode) as client, closing(Raw(options["port"], database=options["database"])) as raw:
+        raw.ask("CREATE TABLE dibs_names (name VARBINARY(2048) NOT NULL PRIMARY KEY)")
+        with pytest.raises(dibs.Mismatch, match=r"created by dibs 0\.1.*DROP TABLE dibs_names"):
+            client.lock("a").acquire(timeout=5)
+        assert raw.ask("SHOW TABLES") == [("dibs_names",)]
+        raw.ask("DROP TABLE dibs_names")
+        raw.ask("CREATE PROCEDURE dibs_1_join() SELECT 'left behind'")
+        client.lock("a").acquire(timeout=30).release()
+        routines = "SELECT routine_name, routine_definition FROM information_schema.routines WHERE routine_schema = %s"
+        refusing = {name: text for name, text in raw.ask(routines, options["database"]) if name.startswith("dibs_1_")}
+        assert sorted(refusing) == sorted(f"dibs_1_{name}" for name in schema.REFUSING)
+        assert "a queue of a newer version of dibs" in refusing["dibs_1_join"]

@@ -55,6 +55,7 @@ def test_a_pair_is_two_statements(seat: FreeSeat, raw: Raw) -> None:
     assert seat.queue.leave_now(claim, seat.soon) is None, "it does not stand: `leave` says so"
 
 
+@pytest.mark.gate
 def test_a_take_that_waited_for_too_long_does_nothing(seat: FreeSeat, raw: Raw) -> None:
     """The clock is read after the lock of the row."""
     free(seat, raw)
@@ -87,6 +88,7 @@ def test_a_damaged_head_is_not_free(seat: FreeSeat, raw: Raw, damage: str) -> No
     raw.ask("DELETE FROM dibs_queues WHERE name = %s", raw.key("a"))
 
 
+@pytest.mark.gate
 def test_a_clock_that_was_set_back_goes_the_long_way(stepped: Server, hands: Clock) -> None:
     """Tickets rise, also of a name that was forgotten meanwhile."""
     with closing(FreeSeat(stepped.url())) as seat, closing(Raw(stepped.port)) as raw:
@@ -110,6 +112,7 @@ def test_a_clock_that_was_set_back_goes_the_long_way(stepped: Server, hands: Clo
         assert tickets == sorted(set(tickets))
 
 
+@pytest.mark.gate
 def test_a_server_whose_sysdate_is_now_has_no_free_path() -> None:
     """There a statement reads the clock before it waits for a lock."""
     require("mariadb")

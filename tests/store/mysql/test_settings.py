@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import pymysql
 import pytest
@@ -12,19 +11,11 @@ import pytest
 import dibs
 from lab.servers.supervisor import Server, until
 from sql.openers import mysql_options
-from store.mysql.rows import Raw
+from store.mysql.rows import Raw, setting
+
+pytestmark = pytest.mark.gate
 
 LONG = 60.0
-
-
-@contextmanager
-def setting(raw: Raw, variable: str, value: object) -> Iterator[None]:
-    ((before,),) = raw.ask(f"SELECT @@GLOBAL.{variable}")
-    raw.ask(f"SET GLOBAL {variable} = %s", value)
-    try:
-        yield
-    finally:
-        raw.ask(f"SET GLOBAL {variable} = %s", before)
 
 
 @pytest.mark.parametrize("kind", ["CHAIN", "RELEASE"])

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pymysql
@@ -19,11 +19,13 @@ from lab.servers.supervisor import Server
 from sql.openers import mysql_options
 from store.mysql.rows import Raw
 
+pytestmark = pytest.mark.gate
+
 Draw = Callable[[], int]
 
 
 class OnDisk(MariaDB):
-    """Whose log is on a disk. In memory MariaDB keeps what was written also where nothing was committed."""
+    """Its log is on a disk: in memory MariaDB keeps uncommitted writes, too."""
 
     def __init__(self, logs: Path) -> None:
         super().__init__(f"--innodb-log-group-home-dir={logs}")
@@ -87,42 +89,18 @@ def test_tokens_rise_over_crashes(crashing: Server, hands: Clock, name: str, mod
     assert tokens == sorted(set(tokens))
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("reset", RESETS)
-def test_tokens_rise_though_the_counter_was_reset(server: Server, name: str, mode: str, reset: str) -> None:
-    """For those who were there before, and for those who come then."""
-    with closing(Raw(server.port)) as raw, drawing(server, mode, name) as old:
-        tokens = [old() for _ in range(3)]
-        raw.ask(RESETS[reset])
-        with drawing(server, mode, name) as new:
-            tokens += [new(), old(), new(), old()]
-    assert tokens == sorted(set(tokens))
-
-
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "lease"])  # its tickets are in the queue's row
-def test_tokens_rise_though_a_new_counter_was_reset(server: Server, name: str, mode: str) -> None:
-    """It restarts where it began, which is not long ago by the clock."""
-    with closing(Raw(server.port)) as raw, drawing(server, mode, name) as draw:
-        draw()
-        raw.ask(RESETS["dropped"])
-        tokens = [draw(), draw()]
-        raw.ask(RESETS["restarted"])
-        tokens += [draw(), draw()]
-    assert tokens == sorted(set(tokens))
-
-
 @pytest.mark.parametrize("reset", RESETS)
 def test_tokens_rise_though_the_counter_is_reset_again_and_again(server: Server, name: str, reset: str) -> None:
-    """In one mode the last token of the name is known, and in another one it is not."""
-    with (
-        closing(Raw(server.port)) as raw,
-        drawing(server, "lease", name) as leased,
-        drawing(server, "session", name) as session,
-    ):
-        tokens = [leased(), session()]
-        for draw in (leased, leased, session, leased, session):
+    """In one mode the last token of the name is known, in another one it is not; nor to a client that comes later."""
+    with ExitStack() as stack:
+        raw = stack.enter_context(closing(Raw(server.port)))
+        leased, session, within = (stack.enter_context(drawing(server, mode, name)) for mode in MODES)
+        tokens = [leased(), session(), within()]
+        for draw in (leased, leased, session, within, leased, within, session):
             raw.ask(RESETS[reset])
             tokens.append(draw())
+            with drawing(server, "session" if draw is leased else "lease", name) as new:
+                tokens += [new(), draw()]
     assert tokens == sorted(set(tokens))
 
 

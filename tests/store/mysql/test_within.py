@@ -20,6 +20,8 @@ from lab.servers.supervisor import Server, until
 from sql.openers import mysql_options
 from store.mysql.rows import Raw
 
+pytestmark = pytest.mark.gate
+
 TIME_OUT = 60.0
 Connect = Callable[[], Any]
 
@@ -59,23 +61,6 @@ def test_two_names_never_block_each_other(client: dibs.Client, connect: Connect,
         assert client.within(connect()).lock(f"{name}-{number}").acquire(timeout=0.05) is None
     for number in range(3):  # whatever those tried in vain have locked, it is none of these
         assert client.within(connect()).lock(f"{name}-{number}0").acquire(timeout=0)
-
-
-@pytest.mark.parametrize("timeout", [30.0, None])
-def test_a_wait_is_ended_by_the_end_of_the_other_transaction(
-    client: dibs.Client, connect: Connect, raw: Raw, name: str, timeout: float | None
-) -> None:
-    mine, theirs = connect(), connect()
-    client.within(mine).lock(name).acquire()
-    with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(client.within(theirs).lock(name).acquire, timeout=timeout)
-        until(lambda: [info for _, info in raw.others() if info and "dibs_within" in info])
-        mine.commit()
-        assert pending.result(TIME_OUT) is not None
-        assert raw_limit(theirs) == 50
-        mine.rollback()
-        theirs.rollback()
-        until(lambda: raw.ask("SELECT COUNT(*) FROM information_schema.innodb_trx") == [(0,)], 60, "none is left open")
 
 
 def raw_limit(connection: Any) -> int:
@@ -151,15 +136,6 @@ def test_what_was_refused_for_another_mode_stays_locked_until_the_transaction_en
     own.rollback()
     assert not locked(raw, name)
     assert client.lock(name).acquire(timeout=0)
-
-
-def test_a_connection_that_breaks_gives_it_back(client: dibs.Client, connect: Connect, raw: Raw, name: str) -> None:
-    own = connect()
-    client.within(own).lock(name).acquire()
-    raw.ask(f"KILL CONNECTION {own.thread_id()}")
-    assert client.within(connect()).lock(name).acquire(timeout=TIME_OUT)
-    with pytest.raises(pymysql.err.OperationalError):
-        client.within(own).lock(name).acquire(timeout=0)
 
 
 def test_a_connection_that_breaks_while_it_waits_says_so(

@@ -1,6 +1,4 @@
-"""What the tests of the PostgreSQL store are given: a schema of their own on the server that this process shares, or,
-to do harm to, a server of their module's own.
-"""
+"""Fixtures: a schema on the shared server, or, for faults, a server of the module's own."""
 
 from __future__ import annotations
 

@@ -44,5 +44,5 @@ class Raw:
         self(f"INSERT INTO {{s}}.dibs_claims ({', '.join(row)}) VALUES ({places})", *row.values())
 
     def key(self, name: str) -> int:
-        """Of the advisory lock of a name."""
+        """The key of a name's advisory lock."""
         return int(self("SELECT {s}.dibs_2_key('line', %s)", name)[0][0])

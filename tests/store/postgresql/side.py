@@ -15,7 +15,7 @@ from dibs.core.queue import LOOK, UNFAIR, YOURS, Place
 from dibs.core.rule import Claim, Entry, Standing
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat
-from store.both import SLACK, Pair
+from store.both import SLACK, Pair, Side
 from store.postgresql.rows import Raw
 
 _WATCHER = b"w" * 16
@@ -46,12 +46,12 @@ class Spy:
         raise AssertionError("what was sent did not arrive")
 
 
-class PostgresqlSide:
+class PostgresqlSide(Side):
     def __init__(self, raw: Raw, spy: Spy, follower: bytes, name: str, world: World) -> None:
         """`follower`: the client that follows the election."""
         self._raw, self._spy, self._follower, self._name = raw, spy, follower, name
         self._unfair: set[bytes] = set()
-        """Who is noted as waiting outside, and was not told since."""
+        """The unfair waiters on record that were not told since."""
         self._watch(world)
 
     def joined(self, ours: Claim, place: Place, found: Standing | None, now: float) -> None:
@@ -64,14 +64,11 @@ class PostgresqlSide:
         if not stood:
             self._unfair.discard(ours.id)
 
-    def before_renewing(self, seat: Seat) -> None:
-        """A renewal looks at the whole queue."""
-
     def tell_time(self, seat: Seat) -> None:
         step(seat.queue.identity(seat.soon))
 
     def same_next(self, found: Standing, expected: Standing, after: Standing) -> bool:
-        """Who holds has no use for it."""
+        """A holder has no use for it."""
         return found.holds or expected.next == FOREVER or abs(found.next - expected.next) < SLACK
 
     def check(self, stand: list[Entry], now: float) -> None:

@@ -1,15 +1,15 @@
-"""What `doctor` says of a server: its settings, the way to it, what is there and what this role may do."""
+"""`doctor` on PostgreSQL: settings, poolers, replicas, missing tables."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import pytest
 
 import dibs
-from lab.servers.postgresql import PgBouncer, PostgreSQL, replicated
+from lab.servers.postgresql import PgBouncer, replicated
 from lab.servers.programs import require
 from lab.servers.supervisor import Server
+
+pytestmark = pytest.mark.gate
 
 
 def said(url: str, **options: object) -> dict[str, list[str]]:
@@ -18,13 +18,6 @@ def said(url: str, **options: object) -> dict[str, list[str]]:
         for finding in client.doctor():
             found.setdefault(finding.level, []).append(finding.what)
     return found
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    require("postgresql")
-    with Server(PostgreSQL()) as made:
-        yield made
 
 
 def test_before_anything_was_made(server: Server) -> None:
@@ -79,8 +72,3 @@ def test_a_server_that_may_forget() -> None:
         assert any("replication is asynchronous" in what for what in found["note"])
         assert "promise" not in found or not any("one valid holder" in what for what in found["promise"])
         assert any("is read-only" in what for what in said(replica.url())["danger"])
-
-
-def test_one_that_is_not_there() -> None:
-    with pytest.raises(dibs.StoreUnavailable), dibs.connect("postgresql://127.0.0.1:1/app", retry=0.5) as client:
-        client.doctor()

@@ -10,19 +10,13 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 import dibs
 
-URL = "postgresql+psycopg://ana:secret@localhost/app"
 
-
-def give_token(dialect: object, record: object, arguments: object, parameters: dict[str, Any]) -> None:
-    parameters["password"] = "a token of this minute"
-
-
-@pytest.mark.parametrize("make", [create_engine, create_async_engine])
-def test_an_engine_that_is_asked_at_each_connect_is_refused(make: Any) -> None:
+def test_an_engine_that_is_asked_at_each_connect_is_refused() -> None:
     """Tokens in place of passwords are given so."""
-    engine = make(URL)
-    dibs.connect(engine).close()
-    event.listen(getattr(engine, "sync_engine", engine), "do_connect", give_token)
-    with pytest.raises(TypeError, match="do_connect") as caught:
-        dibs.connect(engine)
-    assert "secret" not in str(caught.value)
+    for make in (create_engine, create_async_engine):
+        engine: Any = make("postgresql+psycopg://ana:secret@localhost/app")
+        dibs.connect(engine).close()
+        event.listen(getattr(engine, "sync_engine", engine), "do_connect", lambda *_: None)
+        with pytest.raises(TypeError, match="do_connect") as caught:
+            dibs.connect(engine)
+        assert "secret" not in str(caught.value)

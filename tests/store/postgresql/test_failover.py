@@ -19,7 +19,7 @@ from lab.servers.programs import require
 from lab.servers.supervisor import Server, until
 from store.faults.kit import LONG, TIMEOUT, eventually, usually_sync
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.gate, pytest.mark.timeout(200)]
 
 
 @pytest.fixture

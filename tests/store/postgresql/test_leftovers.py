@@ -1,4 +1,4 @@
-"""What stays in the tables: few rows, however long somebody watches, and whoever died."""
+"""Few rows stay in the tables, however long somebody watches, and also of the dead."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+import pytest
+
 import dibs
 from dibs.core.cells import CellKey
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat, until
 from store.postgresql.rows import MICROSECONDS, Raw
+
+pytestmark = pytest.mark.gate
 
 ROUNDS = 4
 

@@ -5,8 +5,8 @@ rotated, in whichever order, while clients live.
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -16,6 +16,8 @@ import pytest
 import dibs
 from lab.servers import shared_postgresql
 from lab.servers.supervisor import until
+
+pytestmark = pytest.mark.gate
 
 PATIENCE = 60.0
 
@@ -37,10 +39,6 @@ class Role:
     def let_in(self) -> None:
         self._admin.execute(f"ALTER ROLE {self.name} PASSWORD 'right'")
 
-    def drop(self) -> None:
-        self._admin.execute(f"DROP SCHEMA IF EXISTS {self.name} CASCADE")
-        self._admin.execute(f"DROP ROLE {self.name}")
-
 
 @pytest.fixture
 def role() -> Iterator[Role]:
@@ -49,7 +47,8 @@ def role() -> Iterator[Role]:
         role = Role(admin, place)
         yield role
         role.refuse()
-        role.drop()
+        admin.execute(f"DROP SCHEMA IF EXISTS {role.name} CASCADE")
+        admin.execute(f"DROP ROLE {role.name}")
 
 
 def trouble(client: dibs.Client) -> str:
@@ -62,27 +61,19 @@ def trouble(client: dibs.Client) -> str:
 def test_a_waiter_outlasts_a_password_that_is_refused_for_a_while(role: Role, mode: str) -> None:
     """The holder logs in as somebody else."""
     owner = f"{role.place}?schema={role.name}&mode={mode}"
-    with dibs.connect(owner, lease=PATIENCE) as one, dibs.connect(f"{role.url}&mode={mode}") as other:
-        hold = one.lock("a").acquire(timeout=PATIENCE)
-        assert hold is not None
-        found: list[dibs.Hold | Exception | None] = []
-
-        def wait() -> None:
-            try:
-                found.append(other.lock("a").acquire(timeout=PATIENCE))
-            except dibs.DibsError as error:
-                found.append(error)
-
-        waiting = threading.Thread(target=wait)
-        waiting.start()
-        until(lambda: len(one.inspect("a").waiters) == 1, what="one waits")
-        role.refuse()
-        until(lambda: "refuses the login" in trouble(other), what="logins are refused")
-        assert not found
-        role.let_in()
-        hold.release()
-        waiting.join()
-        assert isinstance(found[0], dibs.Hold), found
+    with (
+        dibs.connect(owner, lease=PATIENCE) as one,
+        dibs.connect(f"{role.url}&mode={mode}") as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        with one.lock("a", timeout=PATIENCE):
+            waiting = pool.submit(other.lock("a").acquire, timeout=PATIENCE)
+            until(lambda: len(one.inspect("a").waiters) == 1, what="one waits")
+            role.refuse()
+            until(lambda: "refuses the login" in trouble(other), what="logins are refused")
+            assert not waiting.done()
+            role.let_in()
+        assert isinstance(waiting.result(PATIENCE), dibs.Hold)
 
 
 def test_who_was_never_let_in_is_told_at_once(role: Role) -> None:

@@ -1,4 +1,4 @@
-"""What operators do to the tables while clients live: never two holders of one name, never a token that came before.
+"""Operators change the tables while clients live: never two holders of one name, never a token that came before.
 
 The interleavings, with F the floor of a name as an old client knows it ("no ticket below F stands there any more"):
 
@@ -19,8 +19,6 @@ first; a verb of another epoch does nothing, and all holds of that client are lo
 
 from __future__ import annotations
 
-import os
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -30,12 +28,12 @@ import psycopg
 import pytest
 
 import dibs
-from dibs.core.queue import QUEUE, Replaced
+from dibs.core.queue import Replaced
 from dibs.core.rule import Standing
 from dibs.testing.contract.seats import Seat, until
-from lab.servers import shared_postgresql
-from lab.servers.postgresql import NAME as LOGIN
 from store.postgresql.rows import Raw
+
+pytestmark = pytest.mark.gate
 
 NAME = "dibs:hot"
 _HOUR = 3_600_000_000
@@ -96,32 +94,6 @@ def test_who_does_not_get_to_raise_the_tickets_keeps_no_low_one(
     assert not insisting(old).holds, "two holders"
 
 
-def test_a_crowd_after_the_tables_were_dropped(raw: Raw, seats: Callable[[], Seat]) -> None:
-    """Old clients that know floors, and new ones, all at once on all names."""
-    names = [f"dibs:{number}" for number in range(8)]
-    old = [seats() for _ in range(3)]
-    before = {name: used(one, name) for one in old for name in names}
-    harmed(raw, DROP)
-    crowd = [*old, *(seats() for _ in range(8))]
-    start = threading.Barrier(len(crowd))
-    found: dict[str, list[Standing]] = {name: [] for name in names}
-
-    def come(seat: Seat, at: int) -> None:
-        start.wait(60)
-        for name in names[at % len(names) :] + names[: at % len(names)]:
-            found[name].append(insisting(seat, name))
-
-    threads = [threading.Thread(target=come, args=(seat, at)) for at, seat in enumerate(crowd)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for name, standings in found.items():
-        assert len(standings) == len(crowd)
-        assert sum(standing.holds for standing in standings) == 1, f"{name}: {standings}"
-        assert min(standing.ticket for standing in standings) > before[name]
-
-
 def test_a_claim_never_comes_to_stand_before_others(raw: Raw, seats: Callable[[], Seat]) -> None:
     """Interleaving 3: the sequence is ahead of the clock, and set back, to where the clock does not show it."""
     clock = "date_part('epoch', clock_timestamp())::bigint * 1000000"
@@ -163,25 +135,6 @@ def test_whatever_is_asked_next_shows_that_all_is_lost(raw: Raw, url: str, harm:
         with client.lock("c", timeout=30):
             assert hold.lost.wait(60)
             assert rival.lock("a").acquire(timeout=30).token > hold.token
-
-
-def test_older_tables_are_restored(raw: Raw, url: str, seats: Callable[[], Seat]) -> None:
-    """From a dump that is of the same tables, with the same id."""
-    seat = seats()
-    used(seat)
-    server = shared_postgresql.postgresql()
-    dump = ["pg_dump", "-h", "127.0.0.1", "-p", str(server.port), "-U", LOGIN, "-n", raw.schema, "postgres"]
-    done = subprocess.run(dump, env={**os.environ, "PGPASSWORD": LOGIN}, capture_output=True, check=True, text=True)
-    claim, standing = seat.joined(name=NAME)
-    harmed(raw, DROP)
-    load = ["psql", "-q", "-X", "-h", "127.0.0.1", "-p", str(server.port), "-U", LOGIN, "postgres"]
-    subprocess.run(
-        load, env={**os.environ, "PGPASSWORD": LOGIN}, input=done.stdout, capture_output=True, check=True, text=True
-    )
-    with pytest.raises(Replaced):
-        seat.join(seat.claim(name="dibs:another"), QUEUE)
-    assert seat.look(claim) is None
-    assert seat.joined(name=NAME)[1].ticket > standing.ticket
 
 
 @pytest.mark.parametrize("table", ["dibs_claims", "dibs_cells", "dibs_store"])

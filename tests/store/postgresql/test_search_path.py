@@ -14,6 +14,8 @@ from dibs.testing.contract.seats import Seat, until
 from store.postgresql.rows import Raw
 from store.postgresql.test_races import Held, run
 
+pytestmark = pytest.mark.gate
+
 NAME = "dibs:a"
 
 
@@ -52,21 +54,9 @@ def test_one_holds_and_the_others_wait(fronted: Callable[[], Seat]) -> None:
     one, other = fronted(), fronted()
     mine, standing = one.joined(name=NAME)
     theirs, behind = other.joined(name=NAME)
-    assert standing.holds
-    assert not behind.holds
-    found = other.look(theirs)
-    assert found is not None
-    assert not found.holds
-    one.leave(mine)
-    found = other.look(theirs)
-    assert found is not None
-    assert found.holds
-
-
-def test_in_session_mode_too(shadowed: str, name: str) -> None:
-    with dibs.connect(f"{shadowed}&mode=session") as one, dibs.connect(f"{shadowed}&mode=session") as other:
-        assert one.lock(name).acquire(timeout=30)
-        assert other.lock(name).acquire(timeout=0) is None
+    looks = [other.look(theirs), one.leave(mine) and other.look(theirs)]
+    assert (standing.holds, behind.holds) == (True, False)
+    assert [found.holds for found in looks if found] == [False, True]
 
 
 def test_statements_of_a_session_use_the_server_s_operators(shadowed: str, raw: Raw, name: str) -> None:
@@ -74,7 +64,8 @@ def test_statements_of_a_session_use_the_server_s_operators(shadowed: str, raw: 
     other = f"{raw.schema}-front"
     raw(f'CREATE FUNCTION "{other}".none(bigint, integer) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT 77777 $$')
     raw(f'CREATE OPERATOR "{other}".& (FUNCTION = "{other}".none, LEFTARG = bigint, RIGHTARG = integer)')
-    with dibs.connect(f"{shadowed}&mode=session") as client:
+    with dibs.connect(f"{shadowed}&mode=session") as client, dibs.connect(f"{shadowed}&mode=session") as other_client:
         client.lock(name).acquire(timeout=30).release()  # the next one is settled without the routine
         with client.lock(name) as hold:
+            assert other_client.lock(name).acquire(timeout=0) is None
             assert [holder.token for holder in client.inspect(name).holders] == [hold.token]

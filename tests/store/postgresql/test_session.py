@@ -1,5 +1,5 @@
-"""Session mode as PostgreSQL has it: advisory locks, shared ones too, and their keys. What both databases share is in
-tests/store/test_modes.py."""
+"""Session mode as PostgreSQL has it: advisory locks, shared ones too, their keys, and where it is refused. What both
+databases share is in tests/store/test_modes.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pytest
 
 import dibs
 from dibs.backends.postgresql.routines import Routines
-from lab.servers.supervisor import until
+from lab.servers.postgresql import PgBouncer, replicated
+from lab.servers.programs import require
+from lab.servers.supervisor import Server, until
 from store.postgresql.rows import Raw
 
 Connect = Callable[..., dibs.Client]
@@ -36,7 +38,7 @@ def keys(raw: Raw) -> list[tuple[int, str]]:
 
 
 def in_queue(client: dibs.Client, name: str, count: int) -> None:
-    until(lambda: len(client.inspect(name).waiters) == count, what=f"{count} in line")
+    until(lambda: len(client.inspect(name).waiters) == count, what=f"{count} in the queue")
 
 
 def test_a_lock_is_an_advisory_lock_on_the_key_that_the_page_describes(connect: Connect, raw: Raw) -> None:
@@ -66,6 +68,7 @@ def test_a_try_does_not_pass_a_writer_that_waits(connect: Connect, name: str) ->
         assert pending.result(LONG)
 
 
+@pytest.mark.gate
 def test_a_holder_hears_that_it_is_asked_to_let_go(connect: Connect, name: str) -> None:
     ana, bob = connect(lease=9), connect()
     with ana.lock(name) as hold:
@@ -76,6 +79,7 @@ def test_a_holder_hears_that_it_is_asked_to_let_go(connect: Connect, name: str) 
         assert not later.revoke_requested.is_set()
 
 
+@pytest.mark.gate
 def test_two_names_that_meet_in_one_key_are_told_apart(
     connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,12 +116,52 @@ def test_who_has_the_key_and_no_token_yet_is_not_taken_for_its_predecessor(
     hold.release()
 
 
-def test_a_kind_belongs_to_the_name_while_it_is_busy(connect: Connect, name: str) -> None:
-    ana, bob = connect(), connect()
-    with ana.rwlock(name).read:
-        with pytest.raises(dibs.Mismatch, match="busy as rw"):
-            bob.lock(name).acquire(timeout=LONG)
-        with bob.rwlock(name, timeout=LONG).read:
+@pytest.mark.gate
+def test_idle_connections_are_closed_before_the_server_has_to(server: Server, name: str) -> None:
+    said = server.log().count("idle-session timeout")
+    with dibs.connect(f"{server.url()}?mode=session", lease=10) as client:
+        with client.lock(name):
             pass
-    with bob.lock(name, timeout=LONG), pytest.raises(dibs.Mismatch, match="busy as mutex"):
-        ana.rwlock(name).read.acquire()
+        idle = "SELECT count(*) FROM pg_stat_activity WHERE application_name ~ '^dibs [1-9]'"
+        assert server.ask(idle) == "1"
+        until(lambda: server.ask(idle) == "0")
+        assert client.lock(name).acquire(timeout=LONG)
+    assert server.log().count("idle-session timeout") == said
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("mode", ["transaction", "session"])
+def test_a_pooler_is_refused_with_the_reason(server: Server, name: str, mode: str) -> None:
+    require("pgbouncer")
+    with (
+        Server(PgBouncer(server.port, mode=mode)) as pool,
+        dibs.connect(f"{pool.url()}?mode=session") as client,
+        pytest.raises(dibs.StoreError, match=r'a pooler answers.*mode="lease"') as caught,
+    ):
+        client.lock(name).acquire(timeout=LONG)
+    assert not isinstance(caught.value, dibs.StoreUnavailable)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("mode", ["lease", "session"])
+def test_a_role_without_rights_is_told_so(server: Server, name: str, mode: str) -> None:
+    with dibs.connect(f"{server.url()}?mode=session") as client:
+        client.lock(name).acquire(timeout=LONG)
+    server.ask(f"CREATE ROLE plain{mode} LOGIN PASSWORD 'plain'")
+    with (
+        dibs.connect(f"{server.url(user=f'plain{mode}', password='plain')}?mode={mode}") as client,
+        pytest.raises(dibs.StoreError, match=r"permission denied.*--ddl"),
+    ):
+        client.lock(name).acquire(timeout=LONG)
+
+
+@pytest.mark.gate
+def test_a_standby_is_refused_with_the_reason(name: str) -> None:
+    with replicated() as (primary, replica):
+        with dibs.connect(f"{primary.url()}?mode=session") as client:
+            client.lock(name).acquire(timeout=LONG)
+        with (
+            dibs.connect(f"{replica.url()}?mode=session") as client,
+            pytest.raises(dibs.StoreError, match="a standby"),
+        ):
+            client.lock(name).acquire(timeout=LONG)

@@ -1,4 +1,4 @@
-"""What counts as a sign of life on the connection that hears messages: something that the server sent."""
+"""Only bytes from the server prove that the connection for messages is alive."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@ databases share is in tests/sql/test_within.py and tests/store/test_modes.py."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -44,14 +43,6 @@ def test_a_connection_to_another_database_is_refused(client: dibs.Client, own: C
     with closing(there), pytest.raises(dibs.StoreError, match="another database"):
         client.within(there).lock(name).acquire(timeout=0)
     assert not client.inspect(name).holders
-
-
-def test_a_connection_of_another_kind_is_refused(client: dibs.Client, own: Connection, url: str) -> None:
-    other = sqlite3.connect(":memory:")
-    with closing(other), pytest.raises(TypeError, match="needs a connection to postgresql"):
-        client.within(other)
-    with pytest.raises(TypeError, match="for the sync API"):
-        dibs.aio.connect(url).within(own)
 
 
 def test_after_a_mismatch_the_transaction_goes_on(client: dibs.Client, own: Connection, name: str) -> None:
@@ -111,10 +102,3 @@ def test_a_savepoint_that_is_rolled_back_gives_it_back(client: dibs.Client, own:
         assert client.within(own).lock(name).acquire()
         raise psycopg.Rollback
     assert not client.inspect(name).holders
-
-
-def test_a_closed_client_says_so(url: str, own: Connection, name: str) -> None:
-    client = dibs.connect(url)
-    client.close()
-    with pytest.raises(dibs.Closed):
-        client.within(own).lock(name).acquire()

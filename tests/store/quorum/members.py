@@ -1,12 +1,12 @@
-"""Quorums for tests: of memory stores, whose members can be made to fail.
+"""Quorums of memory stores for tests: their members can be made to fail.
 
 PYTHONPATH=tests pytest src/dibs/testing/contract --dibs-store quorum=store.quorum.members:memory
 
 client, members = quorum_of(5, dibs.connect, lease=2)
-members[0].state = DOWN         # every question fails at once, and nothing has happened
-members[1].state = DEAF         # nothing is heard: the question ends at its instant, and nothing has happened
-members[2].state = MUTE         # what is asked is done; the answer never comes
-members[3].forget()             # it starts anew, without what it had
+members[0].state = DOWN         # every request fails at once, without effect
+members[1].state = DEAF         # every request times out, without effect
+members[2].state = MUTE         # every request is done, but its reply never comes
+members[3].forget()             # it restarts without its data
 """
 
 from __future__ import annotations
@@ -47,22 +47,16 @@ def memory(_: Path) -> str:
 def quorum_of(count: int, connect: Callable[..., Any], **options: Any) -> tuple[Any, list[Member]]:
     """A client of a fresh quorum, and its members."""
     client = connect([f"memory://{name}" for name in _names(count)], **options)
-    return client, members_of(client)
+    store = client._core.store
+    store.members[:] = members = [Member(member) for member in store.members]
+    return client, members
 
 
 def beside(client: Any, connect: Callable[..., Any], **options: Any) -> Any:
-    """Another client of the same members; what ails them ails it too."""
+    """Another client of the same members, which fail for it too."""
     other = connect([member.shown for member in client._core.store.members], **options)
     other._core.store.members[:] = client._core.store.members
     return other
-
-
-def members_of(client: Any) -> list[Member]:
-    """Before its first use: its members from now on can be made to fail."""
-    store = client._core.store
-    store.members[:] = [Member(member) for member in store.members]
-    found: list[Member] = store.members
-    return found
 
 
 def _names(count: int) -> list[str]:
@@ -78,11 +72,10 @@ class Member:
         self.state = WELL
         self.began = -inf
         """When it last started."""
-        self.clock_ahead = 0.0
         self.asked: list[str] = []
         """The verbs that reached it."""
         self.before: dict[str, Callable[[], object]] = {}
-        """What is done, once, when a verb is asked, before anything else."""
+        """By verb: a callback that runs once, before the next such request."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -99,7 +92,7 @@ class Member:
 
 
 class Port:
-    """A queue of it."""
+    """The queue of a member."""
 
     def __init__(self, member: Member, queue: Any, runtime: Runtime) -> None:
         self._member = member
@@ -121,9 +114,6 @@ class Port:
 
     async def settled(self, claim: Claim, least: float, until: float) -> float:
         return self._runtime.now() - self._member.began
-
-    async def clock(self, until: float) -> float:
-        return await self._ask("clock", self._queue.clock, (until,)) + self._member.clock_ahead
 
     async def _ask(self, verb: str, found: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         member, until = self._member, args[-1]

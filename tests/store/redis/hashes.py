@@ -1,15 +1,14 @@
-"""A queue as it stands in Redis, read and written past dibs: the hash of a name, its head, its records, its chain.
+"""A queue as Redis stores it, accessed directly: the hash of a name, its head, its records, its chain.
 
-line = raw.line("dibs:a")
-line.chain()                      # the records in order, by their fields' names in lua/head.lua
-line.plant(WEIGHT=b"x" * 16)      # one more at the end, of nobody's, as ours are but for that; numbers get 16 digits
-line.write("h", b"2")             # any field
+queue = raw.queue("dibs:a")
+queue.chain()                      # the records in order, by their fields' names in lua/head.lua
+queue.plant(WEIGHT=b"x" * 16)      # add a usual record, but for that; numbers get 16 digits
+queue.write("h", b"2")             # any field
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,9 +19,9 @@ DIGITS = 16
 NUMBERS = ["TICKET", "SINCE", "SPAN", "ASKED", "HELD"]
 SIZES = ["LEASE", "WAITING", "WEIGHT", "CAPACITY"]
 FIELDS = ["ID", "BEFORE", *NUMBERS, "REVOKED", *SIZES, "KIND", "CLIENT", "ABOUT"]
-"""Of a record, in its order."""
+"""The fields of a record, in order."""
 OLDER = {b"first", b"last", b"keeps", b"dibs-layout-0002"}
-"""Fields that are there for version 1 of the layout."""
+"""Fields that no client reads."""
 NOBODY = b"-" * 16
 Record = dict[str, Any]
 
@@ -39,14 +38,14 @@ class Raw:
 
     @property
     def floor(self) -> bytes:
-        """The key that lua/floor.lua is about."""
+        """See lua/floor.lua."""
         return f"{self.prefix}dibs:floor".encode()
 
     def channel(self, client: bytes) -> str:
         return f"{self.prefix}dibs:client:{client.hex()}"
 
     def now(self) -> int:
-        """Of the server, in microseconds."""
+        """The server's clock, in microseconds."""
         seconds, rest = self.client.time()
         return int(seconds) * SECOND + int(rest)
 
@@ -55,7 +54,7 @@ class Raw:
 
 
 class Head:
-    """What "h" says. `text`: None where there is none."""
+    """The field "h". `text`: None where it is missing."""
 
     def __init__(self, text: bytes | None, now: int = 0) -> None:
         text = text or b"2" + digits(now) + b"9" * DIGITS + b"%010d" % (now // SECOND + 100)
@@ -82,7 +81,7 @@ class Queue:
         return found
 
     def own_fields(self) -> set[bytes]:
-        """Those that are not there for version 1."""
+        """The fields that clients read."""
         return set(self.fields()) - OLDER
 
     def head(self) -> Head:
@@ -108,7 +107,7 @@ class Queue:
         self._client.hset(self.key, field, value)
 
     def plant(self, id: bytes | None = None, **changed: Any) -> bytes:
-        """Behind the last claim; it holds if it is the first. Gives its id."""
+        """Add a claim at the end; it holds if it is the first. Returns its id."""
         id, head, now = id or os.urandom(16), self.head(), self._raw.now()
         text = usual(now, **{"ID": id, "BEFORE": head.last or NOBODY, **changed})
         link = text[:16] + text[48:80]
@@ -124,14 +123,8 @@ class Queue:
         self.write("h", head.text())
         return id
 
-    def plant_alone(self, now: int) -> None:
-        """Where nobody stands, without reading anything; `now`: of the server."""
-        head = Head(None, now)
-        head.record = usual(now, ID=os.urandom(16))
-        self.write("h", head.text())
-
     def plant_many(self, count: int, **changed: Any) -> None:
-        """Where nobody stands."""
+        """Write all claims of an empty queue."""
         now, ids = self._raw.now(), [os.urandom(16) for _ in range(count)]
         texts = [
             usual(now, ID=id, TICKET=now + number, BEFORE=before, **changed)
@@ -141,19 +134,10 @@ class Queue:
         head = Head(None, now + count)
         head.record, head.last, head.link = texts[0], ids[-1], links.pop(b">" + ids[0])
         records = dict(zip(ids[1:], texts[1:], strict=True))
-        older = dict.fromkeys(OLDER, b"")
-        self._client.hset(self.key, mapping={"h": head.text(), **records, **links, **older})
-
-    def replant(self, id: bytes, **changed: Any) -> None:
-        """The record that stands there, with something else in it."""
-        text = joined({**self.record(id), **changed})
-        if self.head().record[:16] == id:
-            self.change_head(record=text)
-        else:
-            self.write(id, text)
+        self._client.hset(self.key, mapping={"h": head.text(), **records, **links})
 
     def relink(self, id: bytes, behind: bytes) -> None:
-        """Name another claim behind that one."""
+        """Let the link of one claim name another one."""
         link = behind + self._text(behind)[48:80]
         if self.head().record[:16] == id:
             self.change_head(link=link)
@@ -161,7 +145,7 @@ class Queue:
             self.write(b">" + id, link)
 
     def check(self) -> list[Record]:
-        """The chain is whole, and nothing stands beside it; gives it."""
+        """Return the chain, which must be whole, with no field beside it."""
         fields = self.fields()
         if not fields:
             return []
@@ -171,7 +155,6 @@ class Queue:
         tombs = {field for field in fields if field[:1] in (b"!", b"=") and len(field) == 17}
         links = {b">" + id for id in ids[1:-1]}
         assert set(fields) - OLDER - tombs - {b"h"} == {*ids[1:], *links}, "a field beside the chain, or a missing one"
-        assert set(fields) >= OLDER, "version 1 would not notice"
         assert head.last == (ids[-1] if ids else b"")
         assert [record["BEFORE"] for record in chain[1:]] == ids[:-1], "a step back is not the step forth"
         assert [link for _, link in walked] == [text[:16] + text[48:80] for text, _ in walked[1:]] + [b""][: len(ids)]
@@ -189,7 +172,7 @@ class Queue:
         return text
 
     def _walk(self, fields: dict[bytes, bytes]) -> Iterator[tuple[bytes, bytes]]:
-        """Each record, and the link behind it; of at most 5,000."""
+        """Each record, and the link behind it; at most 5,000."""
         head = Head(fields.get(b"h"), 0)
         text, link = head.record, head.link
         for _ in range(5000):
@@ -205,7 +188,7 @@ def digits(number: int) -> bytes:
 
 
 def parsed(text: bytes) -> Record:
-    """By name; `UNTIL` is made of two."""
+    """A record by the names of its fields; `UNTIL` is a sum."""
     widths = [16] * 7 + [1] + [16] * 5
     parts, at = [], 0
     for width in widths:
@@ -220,7 +203,7 @@ def parsed(text: bytes) -> Record:
 
 
 def usual(now: int, **changed: Any) -> bytes:
-    """A record like ours, but for that."""
+    """A usual record with some fields changed."""
     usual: Record = {
         "ID": b"", "BEFORE": NOBODY, "TICKET": now, "SINCE": now, "SPAN": 60 * SECOND, "ASKED": now, "HELD": now,
         "REVOKED": b"0", "LEASE": 60 * SECOND, "WAITING": 5 * SECOND, "WEIGHT": 1, "CAPACITY": 1, "KIND": b"mutex",
@@ -230,7 +213,7 @@ def usual(now: int, **changed: Any) -> bytes:
 
 
 def joined(record: Record) -> bytes:
-    """Numbers get as many digits as they have in a record; bytes are taken as they are."""
+    """Numbers get the digits of their field; bytes are taken as they are."""
     found = b""
     for name in FIELDS:
         value = record[name]
@@ -242,9 +225,3 @@ def joined(record: Record) -> bytes:
             value = b"%d" % value if name == "REVOKED" else digits(value)
         found += value
     return found
-
-
-def until_expired(raw: Raw, microseconds: int) -> None:
-    """The server's clock itself is the condition."""
-    while raw.now() <= microseconds:
-        time.sleep(0.005)

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from itertools import count
 from typing import Any
-
-import pytest
-import redis
 
 from dibs.backends.common.atomic_queue import QUEUES, Entry, Wake
 from dibs.backends.memory import World
-from dibs.backends.redis.scripts import JOIN
 from dibs.core.cells import CellKey
 from dibs.core.queue import LOOK, UNFAIR, YOURS, Place
 from dibs.core.rule import Claim, Standing
 from dibs.testing.contract.seats import Seat
 from store.both import SLACK, Pair
-from store.redis.hashes import Head, Raw, usual
+from store.redis.hashes import Raw
 
 _WATCHER = b"watcher"
 _LONG = 86_400_000
-_damages = count()
 
 
 class Spy:
@@ -65,7 +58,7 @@ class RedisSide:
             self._unfair = max(self._unfair, now + ours.waiting)
 
     def left(self, ours: Claim, stood: bool) -> None:
-        """Who listens is not noted there."""
+        """Redis keeps no record of a subscriber."""
 
     def before_renewing(self, seat: Seat) -> None:
         """A renewal looks at the whole queue."""
@@ -80,7 +73,6 @@ class RedisSide:
         chain = [record["ID"] for record in self._queue.check()]
         assert chain == [entry.id for entry in stand], "what expired is removed here and not there"
         assert self._queue.lasts() > 0 or not self._queue.fields(), "a key that stays for ever"
-        self._damage()
         self._raw.client.pexpire(self._queue.key, _LONG)  # or what expired would go with it, unseen
 
     def woken(self, wakes: list[Wake] | None, pairs: list[Pair], world: World, now: float) -> None:
@@ -100,25 +92,6 @@ class RedisSide:
         if told:
             assert watched or self._unfair > now - SLACK or wakes is None, "nobody listens"
         self._watch(world)
-
-    def _damage(self) -> None:
-        """One sign of the head is no digit any more, another one each time: a join is refused and changes nothing."""
-        before = self._queue.fields()
-        if not before:
-            return
-        head, text = Head(before[b"h"]), before[b"h"]
-        record = len(text) - len(head.record)
-        places = [*range(43 + len(head.special)), *([43, *range(record + 32, record + 177)] if head.record else [])]
-        at = places[next(_damages) % len(places)]
-        damaged = {**before, b"h": text[:at] + b"x" + text[at + 1 :]}
-        self._queue.write("h", damaged[b"h"])
-        description = usual(0)[113:]
-        with pytest.raises(redis.ResponseError, match="dibs-damaged"):
-            self._raw.client.eval(
-                JOIN.text, 2, self._queue.key, self._raw.floor, description, "l", os.urandom(16), "9" * 16
-            )
-        assert self._queue.fields() == damaged
-        self._queue.write("h", text)
 
     def _watch(self, world: World) -> None:
         """Somebody follows the election, always: who was told follows it no longer."""

@@ -17,16 +17,13 @@ from typing import Any, Self
 
 
 class Soft(BaseException):
-    """What the handler raises: a soft time limit."""
+    """A soft time limit, raised by the signal handler."""
 
 
 class Strike:
-    def __init__(self, function: Callable[..., Any], line: int, *, behind: int | None = None) -> None:
-        """`behind`: not before that line of the same function has run."""
+    def __init__(self, function: Callable[..., Any], line: int) -> None:
         self._code: CodeType = function.__code__
         self._line = line
-        self._behind = behind
-        self.is_behind = behind is None
         self.struck = False
 
     def __enter__(self) -> Self:
@@ -40,8 +37,7 @@ class Strike:
         return self._step if frame.f_code is self._code and not self.struck else None
 
     def _step(self, frame: FrameType, event: str, arg: object) -> Any:
-        self.is_behind = self.is_behind or frame.f_lineno == self._behind
-        if event == "line" and frame.f_lineno == self._line and self.is_behind and not self.struck:
+        if event == "line" and frame.f_lineno == self._line and not self.struck:
             self.struck = True
             raise Soft
         return self._step
@@ -53,21 +49,3 @@ def lines_of(function: Callable[..., Any]) -> list[int]:
     bare = {first + at for at, text in enumerate(source) if text.strip() == "try:"}
     found = {line for _, _, line in function.__code__.co_lines() if line is not None and line > first}
     return sorted(found - bare)
-
-
-def line_of(function: Callable[..., Any], words: str) -> int:
-    """Where these words stand."""
-    source, first = inspect.getsourcelines(function)
-    (at,) = [at for at, text in enumerate(source) if words in text]
-    return first + at
-
-
-def parts_of(kind: type, name: str) -> list[Callable[..., Any]]:
-    """That method of a class, and those of the same class that it calls, and so on."""
-    found, waiting = {}, [name]
-    while waiting:
-        function = vars(kind).get(waiting.pop())
-        if inspect.isfunction(function) and function.__name__ not in found:
-            found[function.__name__] = function
-            waiting += function.__code__.co_names
-    return list(found.values())

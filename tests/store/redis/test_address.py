@@ -1,34 +1,28 @@
-"""What a URL and options of the store say: read without I/O, refused by name, and never with the secret in the text;
-and connections made of it, tried on real servers."""
+"""URLs and options of the store: they are parsed without I/O, errors name the option, and no error shows a secret.
+Connections made from them are tried on real servers."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from redis.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import RedisError
 
-import dibs
 from dibs._shared import has_secret, without_secret
 from dibs.backends.redis.address import Address
 from dibs.backends.redis.discovery import ask, translated
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.url import parse
-from lab.servers import certificates
 from lab.servers.certificates import Certificates
 from lab.servers.programs import ask as run
-from lab.servers.programs import require
 from lab.servers.redis import Redis
 from lab.servers.supervisor import Server
 
 PATIENCE = 30.0
-SCHEMES = ["redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"]
 
 
 def address(text: str, **options: Any) -> Address:
@@ -36,7 +30,6 @@ def address(text: str, **options: Any) -> Address:
 
 
 def refusal(text: str, **options: Any) -> str:
-    """All that anyone gets to see of one."""
     with pytest.raises((ValueError, TypeError)) as caught:
         address(text, **options)
     assert caught.value.__context__ is None
@@ -49,23 +42,14 @@ def connection(text: str, **options: Any) -> AbstractConnection:
 
 
 def failure(made: Address) -> StoreError:
-    """What comes of a connection that does not come about."""
     with pytest.raises(RedisError) as caught:
         ask(made.connection(made.endpoints[0], PATIENCE), "PING")
     return translated(caught.value, made.endpoints[0])
 
 
-@pytest.fixture(scope="module")
-def pems(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    require("openssl")
-    return certificates.make(tmp_path_factory.mktemp("pems"))
-
-
-@pytest.mark.parametrize(
-    ("text", "topology", "endpoints", "service"),
-    [
+def test_servers_and_services() -> None:
+    for text, *expected in (
         ("redis://h1", "single", (("h1", 6379),), None),
-        ("redis://h1/", "single", (("h1", 6379),), None),
         ("rediss://h1:6380/3", "single", (("h1", 6380),), None),
         ("redis://[::1]:6380", "single", (("::1", 6380),), None),
         ("unix:///run/a%20b.sock?db=2", "single", ("/run/a b.sock",), None),
@@ -74,49 +58,41 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
         ("rediss+sentinel://h1/ma%20in/4", "sentinel", (("h1", 26379),), "ma in"),
         ("redis+cluster://h1,h2:7000", "cluster", (("h1", 6379), ("h2", 7000)), None),
         ("rediss+cluster://h1/", "cluster", (("h1", 6379),), None),
-    ],
-)  # fmt: skip
-def test_servers_and_services(text: str, topology: str, endpoints: object, service: str | None) -> None:
-    found = address(text)
-    assert (found.topology, found.endpoints, found.service) == (topology, endpoints, service)
-    assert (found.shown, found.replicas, found.wake) == (parse(text).shown, 0, "messages")
+    ):
+        found = address(text)
+        assert [found.topology, found.endpoints, found.service] == expected, text
+        assert (found.shown, found.replicas, found.wake) == (parse(text).shown, 0, "messages")
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "db"),
-    [
+def test_a_connection_is_fresh_and_plays_no_tricks_of_its_own() -> None:
+    for text, kind, db in (
         ("redis://h1/7", Connection, 7),
         ("redis://h1?db=7", Connection, 7),
         ("rediss://h1", SSLConnection, 0),
         ("unix:///run/redis.sock?db=1", UnixDomainSocketConnection, 1),
         ("redis+sentinel://h1/main/2", Connection, 2),
         ("rediss+cluster://h1", SSLConnection, 0),
-    ],
-)
-def test_a_connection_is_fresh_and_plays_no_tricks_of_its_own(text: str, kind: type, db: int) -> None:
-    made = connection(text)
-    assert (type(made), made.db, made.protocol) == (kind, db, 2)
-    assert made.socket_timeout == made.socket_connect_timeout == PATIENCE
-    assert (made.retry.get_retries(), made.health_check_interval, made.encoder.decode_responses) == (0, 0, False)
-    assert not made.is_connected
-    assert connection(text) is not made
+    ):
+        made = connection(text)
+        assert (type(made), made.db, made.protocol) == (kind, db, 2), text
+        assert made.socket_timeout == made.socket_connect_timeout == PATIENCE
+        assert (made.retry.get_retries(), made.health_check_interval, made.encoder.decode_responses) == (0, 0, False)
+        assert not made.is_connected
+        assert connection(text) is not made
 
 
-@pytest.mark.parametrize(
-    ("login", "username", "password"),
-    [
+def test_the_login() -> None:
+    for login, *expected in (
         ("", None, None),
         ("ana:s3%3Acr%40et@", "ana", "s3:cr@et"),
         (":pw@", None, "pw"),
         ("ana@", "ana", None),  # ACL knows users without a password
         ("ana:@", "ana", None),
         (":@", None, None),
-    ],
-)
-def test_the_login(login: str, username: str | None, password: str | None) -> None:
-    for text in (f"redis://{login}h1", f"unix://{login}/run/redis.sock"):
-        made = connection(text)
-        assert (made.username, made.password) == (username, password)
+    ):
+        for text in (f"redis://{login}h1", f"unix://{login}/run/redis.sock"):
+            made = connection(text)
+            assert [made.username, made.password] == expected, text
 
 
 def test_the_sentinels_have_a_login_of_their_own() -> None:
@@ -133,27 +109,22 @@ def test_the_sentinels_have_a_login_of_their_own() -> None:
     assert isinstance(address("rediss+sentinel://h1/main").sentinel_connection(("h1", 1), PATIENCE), SSLConnection)
 
 
-@pytest.mark.parametrize(("option", "value", "written"), [("replicas", 2, "2"), ("wake", "spin", "spin")])
-@pytest.mark.parametrize("text", ["redis://h1", "redis+sentinel://h1/m"])
-def test_an_option_is_a_keyword_or_stands_in_the_query(text: str, option: str, value: object, written: str) -> None:
-    assert getattr(address(text, **{option: value}), option) == value
-    assert getattr(address(f"{text}?{option}={written}"), option) == value
-    assert getattr(address(f"{text}?{option}={written}", **{option: None}), option) == value
-    assert f"{option}= is given twice" in refusal(f"{text}?{option}={written}&{option}={written}")
-    assert f"{option}= is given twice" in refusal(f"{text}?{option}={written}", **{option: value})
+def test_an_option_is_a_keyword_or_stands_in_the_query() -> None:
+    for option, value, text in (("replicas", 2, "redis://h1"), ("wake", "spin", "redis+sentinel://h1/m")):
+        written = f"{option}={value}"
+        assert getattr(address(text, **{option: value}), option) == value
+        assert getattr(address(f"{text}?{written}"), option) == value
+        assert getattr(address(f"{text}?{written}", **{option: None}), option) == value
+        assert f"{option}= is given twice" in refusal(f"{text}?{written}&{written}")
+        assert f"{option}= is given twice" in refusal(f"{text}?{written}", **{option: value})
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("redis://", {}, "names no server: redis://host:6379/0"),
-    ("redis:///0", {}, "names no server"),
     ("redis+cluster://", {}, "names no server: redis+cluster://h1,h2,h3"),
-    ("redis+sentinel:///main", {}, "names no server"),
     ("redis://ana:s3cr3t@h 1", {}, "is not a host name"),
     ("redis://ana:s3cr3t@h1,h2", {}, "write redis+sentinel://, redis+cluster:// or quorum+redis://"),
-    ("rediss://h1,h2", {}, "write rediss+sentinel://, rediss+cluster:// or quorum+redis://"),
     ("redis://h1/cache", {}, "the database must be a whole number"),
-    ("redis://h1/-1", {}, "the database must be a whole number"),
-    ("redis://h1//0", {}, "too many parts in the path"),
     ("redis://h1/0/1", {}, "too many parts in the path: redis://host:6379/0"),
     ("redis://h1/0?db=0", {}, "the database is given twice"),
     ("redis://h1/0", {"db": 1}, "the database is given twice"),
@@ -162,8 +133,6 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("redis+cluster://h1?db=0", {}, "no option db= goes into the URL"),
     ("redis+cluster://h1", {"db": 0}, "no store option 'db'"),
     ("redis+sentinel://h1", {}, "which service? Write redis+sentinel://h1,h2,h3/service"),
-    ("redis+sentinel://h1//0", {}, "which service?"),
-    ("redis+sentinel://h1/main/0/1", {}, "too many parts in the path"),
     ("redis+sentinel://h1/main/x", {}, "the database must be a whole number"),
     ("redis+sentinel://h1/main", {"sentinel_username": "s3cr3t"}, "give sentinel_password= too"),
     ("redis+sentinel://h1/main", {"sentinel_password": 5}, "sentinel_password= must be a str, not int"),
@@ -171,25 +140,19 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("redis+sentinel://h1/main?sentinel_password=s3cr3t&sentinel_password=s3cr3t", {}, "is given twice"),
     ("redis://h1", {"sentinel_password": "s3cr3t"}, "no store option 'sentinel_password'"),
     ("unix://", {}, "names no socket: unix:///path/of.sock"),
-    ("unix:///", {}, "names no socket"),
     ("unix://ana:s3cr3t@host/run/redis.sock", {}, "names no host"),
     (f"unix:///{'s3cr3t' * 20}", {}, "at most 107 bytes"),
     ("unix:///run/redis.sock?ca=/s3cr3t", {}, "no option ca="),
     ("redis://h1?wake=s3cr3t", {}, 'wake= must be "messages" or "spin"'),
     ("redis://h1", {"wake": True}, 'wake= must be "messages" or "spin"'),
     ("redis://h1?replicas=s3cr3t", {}, "replicas= must be a whole number"),
-    ("redis://h1?replicas=-1", {}, "replicas= must be a whole number"),
     ("redis://h1?replicas=%D9%A1", {}, "replicas= must be a whole number"),
     ("redis://h1", {"replicas": True}, "replicas= must be a whole number"),
-    ("redis://h1", {"replicas": 1.0}, "replicas= must be a whole number"),
     ("redis://h1", {"replicas": -1}, "replicas= must be a whole number"),
     ("redis://h1?password=s3cr3t", {}, "do not put the login into the query: redis://user:password@h1"),
-    ("redis://h1?username=s3cr3t", {}, "do not put the login into the query"),
-    ("redis://h1?PASSWORD=s3cr3t", {}, "do not put the login into the query"),
     ("unix:///run/redis.sock?password=s3cr3t", {}, "unix://user:password@/run/redis.sock"),
     ("redis://h1", {"password": "s3cr3t"}, "no store option 'password'; there are prefix=, replicas="),
     ("redis://h1?s3cr3t", {}, "the URL has an unknown option"),
-    ("redis://h1?pass=&s3cr3t", {}, "the URL has an unknown option"),
     ("redis://h1?socket_timeout=5", {}, "no option socket_timeout= goes"),
     ("redis://h1?ca=/s3cr3t.pem", {}, "ca= has no effect without TLS: write rediss://"),
     ("redis+cluster://h1?ca=/s3cr3t.pem", {}, "write rediss+cluster://"),
@@ -201,51 +164,21 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "options", "why"), WRONG)
-def test_what_cannot_be_said(text: str, options: dict[str, Any], why: str) -> None:
-    said = refusal(text, **options)
-    assert why in said
-    assert "s3cr3t" not in said
+def test_what_cannot_be_said() -> None:
+    for text, options, why in WRONG:
+        said = refusal(text, **options)
+        assert why in said, (text, options)
+        assert "s3cr3t" not in said
 
 
-QUERIES = st.lists(
-    st.tuples(
-        st.sampled_from(["replicas", "wake", "db", "ca", "key", "password", "sentinel_password", "ssl_password", ""])
-        | st.text("s3c&=?"),
-        st.sampled_from(["1", "spin", "", "s3cr3t", "/s3cr3t"]),
-    ),
-    max_size=4,
-)
-LOGINS = st.sampled_from(["", "ana:s3cr3t@", "s3cr3t@", ":s3cr3t@", "ana:s3cr3t%40@", "ana:x/s3cr3t@", "a:s3cr3t@b:"])
-PATHS = st.sampled_from(["", "/", "/0", "/main", "/main/0", "/run/redis.sock", "/0/s3cr3t@"])
-
-
-@settings(max_examples=60)
-@given(QUERIES, LOGINS, PATHS, st.sampled_from(SCHEMES), st.sampled_from(["h1", "h1,h2", "[::1", "h1:99999", ""]))
-def test_no_secret_is_echoed(query: list[tuple[str, str]], login: str, path: str, scheme: str, hosts: str) -> None:
-    path = path.replace("s3cr3t", "file") if scheme == "unix" else path
-    text = f"{scheme}://{login}{hosts}{path}?" + "&".join(f"{key}={value}" for key, value in query)
-    try:
-        made = dibs.connect(text)
-    except (ValueError, TypeError) as error:
-        said = "".join(traceback.format_exception(error))
-    else:
-        said = f"{made!r} {made}"
-        made.close()
-    assert "s3cr3t" not in said
-
-
-@pytest.mark.parametrize(
-    ("text", "rest"),
-    [
+def test_which_options_are_secrets() -> None:
+    for text, rest in (
         ("redis+sentinel://ana:pw@h1/main?sentinel_password=pw&wake=spin", "redis+sentinel://ana@h1/main?wake=spin"),
         ("rediss://ana:pw@h1/0?key=/k.pem&certificate=/c.pem", "rediss://ana@h1/0?key=/k.pem&certificate=/c.pem"),
         ("rediss+cluster://h1?key=/k.pem&certificate=/c.pem", None),
-    ],
-)
-def test_which_options_are_secrets(text: str, rest: str | None) -> None:
-    assert has_secret(text) == (rest is not None)
-    assert without_secret(text) == (rest or text)
+    ):
+        assert has_secret(text) == (rest is not None), text
+        assert without_secret(text) == (rest or text)
 
 
 # On real servers
@@ -292,31 +225,19 @@ def test_a_login_or_a_database_that_will_not_do(locked: tuple[Server, Path], tmp
     assert "No such file" in str(missing)
 
 
-def encrypted(directory: Path, pems: Certificates) -> Path:
-    path = directory / "encrypted.pem"
-    run(["openssl", "pkcs8", "-topk8", "-in", pems.client.key, "-out", path, "-passout", "pass:pw"])
-    return path
-
-
-@pytest.mark.timeout(20)  # OpenSSL would ask a terminal for the passphrase, if there were one
-@pytest.mark.parametrize(
-    ("option", "file", "why"),
-    [
-        ("ca", lambda directory, _: directory / "s3cr3t.pem", "ca= cannot be used: No such file"),
-        ("key", lambda directory, _: directory / "s3cr3t.pem", "certificate= or key= cannot be used: No such file"),
-        ("key", encrypted, "is encrypted. Next: decrypt it, or connect with redis.Redis(ssl_password=...)"),
-    ],
-)
-def test_files_that_will_not_do(
-    option: str, file: Callable[[Path, Certificates], Path], why: str, tmp_path: Path, pems: Certificates
-) -> None:
-    files: dict[str, Any] = {option: file(tmp_path, pems)}
-    if option == "key":
-        files["certificate"] = pems.client.certificate
-    made = address("rediss+sentinel://ana:pw@h1/main", **files)  # nothing is read yet
-    for connect in (made.connection, made.sentinel_connection):
-        with pytest.raises(StoreError) as caught:
-            connect(("h1", 6379), PATIENCE)
-        assert str(caught.value).startswith("rediss+sentinel://h1/main: ")
-        assert why in str(caught.value)
-        assert "s3cr3t" not in str(caught.value)
+def test_files_that_will_not_do(tmp_path: Path, pems: Certificates) -> None:
+    missing, encrypted, certificate = tmp_path / "s3cr3t.pem", tmp_path / "encrypted.pem", pems.client.certificate
+    run(["openssl", "pkcs8", "-topk8", "-in", pems.client.key, "-out", encrypted, "-passout", "pass:pw"])
+    for files, why in (
+        ({"ca": missing}, "ca= cannot be used: No such file"),
+        ({"key": missing, "certificate": certificate}, "certificate= or key= cannot be used: No such file"),
+        ({"key": encrypted, "certificate": certificate},
+         "is encrypted. Next: decrypt it, or connect with redis.Redis(ssl_password=...)"),
+    ):  # fmt: skip
+        made = address("rediss+sentinel://ana:pw@h1/main", **files)  # nothing is read yet
+        for connect in (made.connection, made.sentinel_connection):
+            with pytest.raises(StoreError) as caught:
+                connect(("h1", 6379), PATIENCE)
+            assert str(caught.value).startswith("rediss+sentinel://h1/main: ")
+            assert why in str(caught.value)
+            assert "s3cr3t" not in str(caught.value)

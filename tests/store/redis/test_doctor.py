@@ -1,11 +1,10 @@
-"""What the store says of itself: each condition is made true on a real server, said, and gone when it is over.
+"""Findings about Redis: each condition is made true on a real server, reported, and gone when it is over.
 
-That a message is really sent and heard, and what is said of rights, is in test_rights.py.
+test_rights.py checks that a message is really sent and heard, and the findings about rights.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,13 +29,13 @@ from lab.servers.redis import Redis
 from lab.servers.redis_groups import MAIN, Group, cluster, in_step, replicated
 from lab.servers.supervisor import Server, until
 from lab.stopwatch import Stopwatch
+from store.redis.kit import at
 
 pytestmark = [pytest.mark.early, pytest.mark.timeout(150)]
 ALONE = "at most one valid holder"
 ORDERED = "tokens rise strictly"
 LEAST = "the minimal rights of a user"
 SECRET = "open-sesame"
-BOTH = pytest.mark.parametrize("api", ["blocking", "asyncio"])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,7 +45,7 @@ def _installed() -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """In a good state: whoever changes that restores it."""
+    """A server in a good state: a test that changes it restores it."""
     with Server(Redis(persist="always", password=SECRET)) as made:
         yield made
 
@@ -62,13 +61,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return clocks.shim(tmp_path_factory)
 
 
-def examined(url: str, api: str = "blocking", **options: object) -> list[dibs.Finding]:
-    async def asked() -> list[dibs.Finding]:
-        async with dibs.aio.connect(url, **options) as client:
-            return await client.doctor()
-
-    if api == "asyncio":
-        return asyncio.run(asked())
+def examined(url: str, **options: object) -> list[dibs.Finding]:
     with dibs.connect(url, **options) as client:
         return client.doctor()
 
@@ -96,13 +89,12 @@ def configured(server: Server, **settings: str) -> Iterator[None]:
 
 
 def sentinels(group: Group, count: int = 3) -> str:
-    hosts = ",".join(f"{ports.HOST}:{sentinel.port}" for sentinel in group.sentinels[:count])
-    return f"redis+sentinel://{hosts}/{MAIN}"
+    return f"redis+sentinel://{at(*group.sentinels[:count])}/{MAIN}"
 
 
-@BOTH
-def test_a_good_place(server: Server, api: str) -> None:
-    description, *found = examined(server.url(), api)
+@pytest.mark.alone
+def test_a_good_place(server: Server) -> None:
+    description, *found = examined(server.url())
     assert description.what == f"redis://{ports.HOST}:{server.port}/0, Redis {version(server)}"
     assert said(found, "danger") == []
     promises = said(found, "promise")
@@ -128,6 +120,7 @@ def test_nothing_of_it_stays(server: Server) -> None:
         until(lambda: server.ask("DBSIZE") == "0", 60, "the key that was tried is gone")
 
 
+@pytest.mark.gate
 def test_keys_that_may_be_thrown_away(server: Server) -> None:
     for policy in ("allkeys-lru", "volatile-ttl"):
         with configured(server, maxmemory_policy=policy):
@@ -142,6 +135,7 @@ def test_keys_that_may_be_thrown_away(server: Server) -> None:
         assert said(examined(server.url()), "danger") == []
 
 
+@pytest.mark.gate
 def test_a_memory_that_is_full_or_nearly_so(server: Server) -> None:
     used = int(server.ask("INFO", "memory").partition("used_memory:")[2].split()[0])
     with configured(server, maxmemory=str(int(used * 1.07))):
@@ -154,6 +148,7 @@ def test_a_memory_that_is_full_or_nearly_so(server: Server) -> None:
         assert says(said(examined(server.url()), "danger"), "no key can be written", "NOREPLICAS")
 
 
+@pytest.mark.gate
 def test_what_a_crash_costs(server: Server) -> None:
     with configured(server, appendfsync="everysec"):
         found = examined(server.url())
@@ -166,72 +161,46 @@ def test_what_a_crash_costs(server: Server) -> None:
             assert says(said(examined(server.url()), "danger"), "no append-only file, at best an old snapshot")
 
 
-def test_a_disk_that_fails(server: Server) -> None:
-    """The snapshot cannot take the place of a directory."""
-    in_the_way = server.data / "dump.rdb"
-    in_the_way.mkdir()
-    try:
-        with configured(server, save="3600 1"):
-            server.ask("BGSAVE", "SCHEDULE")  # a log may be written anew just now
-            until(lambda: "rdb_last_bgsave_status:err" in server.ask("INFO", "persistence"), what="the last save")
-            dangers = said(examined(server.url()), "danger")
-            assert says(dangers, "save to disk failed")
-            assert says(dangers, "no key can be written", "MISCONF")
-    finally:
-        in_the_way.rmdir()
-        server.ask("BGSAVE", "SCHEDULE")  # a log may be written anew just now
-    until(lambda: "rdb_last_bgsave_status:ok" in server.ask("INFO", "persistence"), what="it can save again")
-    assert said(examined(server.url()), "danger") == []
-
-
-@BOTH
-def test_a_message_that_is_not_heard(server: Server, api: str) -> None:
-    """It is held back on its way here, and nothing else is."""
-
+@pytest.mark.gate
+def test_a_message_that_is_not_heard(server: Server) -> None:
     def is_ours(message: bytes) -> bool:
         return b"$7\r\nmessage\r\n" in message and b"dibs:client" in message
 
     with Proxy((ports.HOST, server.port), splitter=splitters.resp) as proxy:
         url = server.url().replace(str(server.port), str(proxy.port))
-        assert said(examined(url, api), "danger") == []
+        assert said(examined(url), "danger") == []
         hold = proxy.hold(DOWN, at_message(match=is_ours))
-        found = examined(url, api)
+        found = examined(url)
         hold.await_held()
     assert says(said(found, "danger"), "waiters are not told", f":{proxy.port} and did not arrive")
     assert not says(said(found, "promise"), "a test message arrived")
 
 
-def test_a_wall_clock_that_is_wrong(tmp_path: Path, shim: Path) -> None:
-    clock = Clock(tmp_path, shim)
-    with Server(Redis(persist="always"), env=clock.env()) as server:
-        assert not says(said(examined(server.url()), "note"), "wall clock")
-        for step, words in ((3600, "1h0m ahead of"), (-7200, "1h0m behind")):
-            clock.step(step)
-            found = examined(server.url())
-            assert says(said(found, "note"), f"the wall clock of {ports.HOST}:{server.port}", words)
-            assert says(said(found, "promise"), ORDERED)
-
-
+@pytest.mark.gate
 def test_clocks_that_differ(tmp_path: Path, shim: Path) -> None:
-    """Between a primary and its replica, as far as the ways there allow to say."""
     clock = Clock(tmp_path, shim)
-    with Server(Redis(persist="always")) as primary:
-        copy = Redis(f"replicaof {ports.HOST} {primary.port}")
-        with Server(copy, env=clock.env()) as replica:
-            until(lambda: in_step(primary, (replica,)), what="in step")
-            assert said(examined(primary.url()), "danger") == []
-            for step, api, (first, second) in (
-                (60, "blocking", (replica, primary)),
-                (-120, "asyncio", (primary, replica)),
-            ):
-                clock.step(step)
-                found = examined(primary.url(), api)
-                (danger,) = said(found, "danger")
-                assert says([danger], f":{first.port} is 1m", f":{second.port}", "two hold", "tokens may fall")
-                assert not says(said(found, "promise"), ORDERED)
-            assert said(examined(primary.url(), lease=900), "danger") == [], "a tenth of a lease is the margin"
+    with (
+        Server(Redis(persist="always"), env=clock.env()) as primary,
+        Server(Redis(f"replicaof {ports.HOST} {primary.port}")) as replica,
+    ):
+        until(lambda: in_step(primary, (replica,)), what="in step")
+        found = examined(primary.url())
+        assert said(found, "danger") == []
+        assert not says(said(found, "note"), "wall clock")
+        for step, words, (first, second) in (
+            (60, "ahead of", (primary, replica)),
+            (-120, "behind", (replica, primary)),
+        ):
+            clock.step(step)
+            found = examined(primary.url())
+            assert says(said(found, "note"), f"the wall clock of {ports.HOST}:{primary.port}", words)
+            (danger,) = said(found, "danger")
+            assert says([danger], f":{first.port} is 1m", f":{second.port}", "two hold", "tokens may fall")
+            assert not says(said(found, "promise"), ORDERED)
+        assert said(examined(primary.url(), lease=900), "danger") == [], "a tenth of a lease is the margin"
 
 
+@pytest.mark.gate
 def test_a_replica_that_lets_nobody_in(group: Group) -> None:
     """Users and passwords are not replicated."""
     replica = group.replicas[0]
@@ -244,6 +213,7 @@ def test_a_replica_that_lets_nobody_in(group: Group) -> None:
     assert says([danger], f"the replica {ports.HOST}:{group.replicas[1].port} refuses the login", "no client gets in")
 
 
+@pytest.mark.gate
 def test_what_is_said_of_replicas(group: Group) -> None:
     found = examined(sentinels(group))
     assert says(said(found, "note"), "may lack the last grants", "before anything new is granted")
@@ -263,17 +233,15 @@ def test_what_is_said_of_replicas(group: Group) -> None:
     assert says(
         said(examined(sentinels(group), replicas=3), "danger"), "replicas=3", "2 are online", "nothing is granted"
     )
-
-
-def test_a_replica_is_named(group: Group) -> None:
     found = examined(group.replicas[0].url())
     assert says(said(found, "danger"), "this is a replica")
     assert says(said(found, "danger"), "no key can be written", "READONLY")
     assert not says(said(found, "promise"), ALONE)
 
 
+@pytest.mark.gate
 def test_a_replica_that_stands_still(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It costs a moment, and is found to be out of step once it should have said something."""
+    """It costs a moment, and is reported once it is out of step."""
     monkeypatch.setattr(diagnosis, "SILENT", 3)
     replica = group.replicas[0]
     url = sentinels(group)
@@ -283,27 +251,24 @@ def test_a_replica_that_stands_still(group: Group, monkeypatch: pytest.MonkeyPat
         assert says(notes, f"the replica {ports.HOST}:{replica.port} cannot be reached from here")
         assert says(notes, f"the replica {ports.HOST}:{replica.port} is behind")
         with Stopwatch() as watch:
-            assert says(said(examined(url, "asyncio"), "promise"), ALONE)
+            assert says(said(examined(url), "promise"), ALONE)
             assert watch.seconds() < 10, "the client's patience, which a silent replica does not use up"
     finally:
         replica.resume()
     until(lambda: not says(said(examined(url), "note"), str(replica.port)), what="in step again")
 
 
-def nodes_url(nodes: tuple[Server, ...]) -> str:
-    return f"redis+cluster://{','.join(f'{ports.HOST}:{node.port}' for node in nodes)}"
-
-
+@pytest.mark.gate
 @pytest.mark.slow
 def test_a_cluster() -> None:
-    """With an end that is worse and worse: a node that differs, one that stands still, one that is gone."""
+    """Then a node differs, one stands still, and a slot is gone."""
     with cluster(persist="always", node_timeout_ms=30_000) as nodes:
-        url = nodes_url(nodes)
-        found = examined(url, "asyncio")
+        url = f"redis+cluster://{at(*nodes)}"
+        found = examined(url)
         assert said(found, "danger") == []
         assert says(said(found, "promise"), "a test message arrived")
         assert not says(said(found, "note"), "names one node")
-        assert says(said(examined(nodes_url(nodes[:1])), "note"), "names one node")
+        assert says(said(examined(f"redis+cluster://{at(nodes[0])}"), "note"), "names one node")
         assert says(said(examined(nodes[0].url()), "danger"), "one node of a cluster")
         with configured(nodes[1], appendfsync="no"):
             (note,) = says(said(examined(url), "note"), "appendfsync is no")
@@ -318,19 +283,11 @@ def test_a_cluster() -> None:
         until(lambda: says(said(examined(url), "danger"), "16383 of 16384 slots"), what="a slot that nobody has")
 
 
-def test_where_no_server_answers() -> None:
-    client = dibs.connect("redis://127.0.0.1:1", retry=0.3)
-    with client, pytest.raises(dibs.StoreUnavailable, match="no connection"):
-        client.doctor()
-
-
 def seen(**facts: str) -> list[Primary]:
     return [Primary(("h1", 6379), facts, {}, Reading(0, 0, 0), [])]
 
 
 def test_versions() -> None:
-    """Of servers that are not at hand."""
-
     def told(**facts: str) -> list[tuple[str, str]]:
         return [(finding.level, finding.what) for finding in diagnosis.versions(seen(**facts))]
 
@@ -338,6 +295,13 @@ def test_versions() -> None:
     assert told(redis_version="7.2.4", valkey_version="8.0.1") == [("about", "Valkey 8.0.1")]
     assert told(redis_version="4.0.9")[1][0] == "danger"
     assert told() == []
+
+
+def test_a_disk_that_fails() -> None:
+    for status in ("aof_last_write_status", "rdb_last_bgsave_status"):
+        address = Address.of(parse("redis://h1"))
+        found = diagnosis.servers(seen(aof_enabled="1", maxmemory_policy="noeviction", **{status: "err"}), address)
+        assert says(said(found, "danger"), "the last save to disk failed")
 
 
 def test_what_others_can_read() -> None:

@@ -1,6 +1,5 @@
 """An existing driver of redis-py, of either API: its settings are honoured, on real servers; what cannot be honoured
-is refused by name; and no secret of it is shown. Drivers of sentinels and clusters: test_topology.py and
-test_topology_cluster.py."""
+is refused by name; and no secret of it is shown. Drivers of sentinels and clusters: test_topology.py."""
 
 from __future__ import annotations
 
@@ -28,7 +27,6 @@ import dibs.aio
 from dibs.backends.redis.address import Address
 from dibs.backends.redis.discovery import ask
 from dibs.url import parse
-from lab.servers import certificates
 from lab.servers.certificates import Certificates
 from lab.servers.programs import require
 from lab.servers.redis import Redis
@@ -39,14 +37,7 @@ BOTH = pytest.mark.parametrize("module", [redis, redis.asyncio], ids=["blocking"
 
 
 @pytest.fixture(scope="module")
-def pems(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    require("redis", "openssl")
-    return certificates.make(tmp_path_factory.mktemp("pems"))
-
-
-@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
-    """And the path of its socket."""
     require("redis")
     path = tmp_path_factory.mktemp("s") / "r.sock"
     with Server(Redis(f"unixsocket {path}", users={"ana": ">pw-of-ana ~* &* +@all"})) as made:
@@ -55,6 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, P
 
 @pytest.fixture(scope="module")
 def secured(pems: Certificates) -> Iterator[Server]:
+    require("redis")
     with Server(Redis(tls=pems, client_certificates=True)) as made:
         yield made
 
@@ -64,7 +56,7 @@ def made_by(address: Address) -> Any:
 
 
 def seen(address: Address) -> dict[str, str]:
-    """How the server sees a connection that was made so."""
+    """The server's facts about a connection."""
     answer: bytes = ask(made_by(address), "CLIENT", "INFO")
     return dict(word.split("=", 1) for word in answer.decode().split())
 
@@ -105,6 +97,7 @@ def test_a_socket_a_url_and_the_protocol(module: Any, server: tuple[Server, Path
             assert (facts["db"], facts["resp"]) == ("1", str(protocol))
 
 
+@pytest.mark.gate
 @BOTH
 def test_tls_settings(module: Any, secured: Server, pems: Certificates) -> None:
     shown = {
@@ -222,20 +215,20 @@ for url in ("redis://h1", "rediss://h1", "unix:///a", "redis+sentinel://h1/m", "
 """
 
 
-@pytest.mark.parametrize("missing", ["redis", "hiredis"])
-def test_a_missing_driver_names_the_extra(missing: str) -> None:
+def test_a_missing_driver_names_the_extra() -> None:
     """And dibs by itself does not import it."""
-    done = subprocess.run([sys.executable, "-c", _MISSING, missing], capture_output=True, text=True, check=True)
-    imported, *told = done.stdout.splitlines()
-    assert imported == "set()"
-    assert len(told) == 5
-    for text in told:
-        assert text.endswith("Next: pip install 'dibs[redis]', or in a checkout of dibs: pip install '.[redis]'")
-        assert missing in text
+    for missing in ("redis", "hiredis"):
+        done = subprocess.run([sys.executable, "-c", _MISSING, missing], capture_output=True, text=True, check=True)
+        imported, *told = done.stdout.splitlines()
+        assert imported == "set()"
+        assert len(told) == 5
+        for text in told:
+            assert text.endswith("Next: pip install 'dibs[redis]', or in a checkout of dibs: pip install '.[redis]'")
+            assert missing in text
 
 
 def test_a_server_that_repeats_the_password_is_not_quoted() -> None:
-    """A server that does not know AUTH answers with what followed it: this must reach nobody."""
+    """A server without AUTH answers with the arguments, which no error may show."""
     require("redis")
     with Server(Redis('rename-command AUTH ""')) as foreign:
         url = f"redis://ana:s3cr3t@127.0.0.1:{foreign.port}"

@@ -1,4 +1,4 @@
-"""What counts around a fail-over, by a clock that the test moves; and the longest lease in use, noted on a real server.
+"""Valid grants around a fail-over, by a clock that the test moves; and the longest lease in use, on a real server.
 Real fail-overs: test_faults_sentinel.py."""
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ class Clock:
 
 
 def begun(clock: Clock, epoch: int, longest: float = 10.0) -> Failover:
-    """The term of a primary that a majority names from now on."""
     made = Failover(clock)
     made.term = Term(("h", 1), epoch)
     made.term.confirm(clock.now, clock.now)

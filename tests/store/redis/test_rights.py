@@ -1,9 +1,9 @@
 """The least rights that `doctor` prints: enough for every kind, and none of them too many; and what is said where one
-is missing. With sentinels and in a cluster: test_topology.py, test_topology_cluster.py."""
+is missing. With sentinels and in a cluster: test_topology.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -38,26 +38,25 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def _empty(server: Server) -> None:
-    """What a user left half done for want of a right must be in nobody's way."""
     server.ask("FLUSHALL")
     server.ask("CONFIG", "RESETSTAT")
 
 
 @pytest.fixture
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sign of life is asked for soon, and not after five seconds."""
+    """PING is sent soon, and not after five seconds."""
     monkeypatch.setattr(subscriber, "SILENCE", 0.2)
 
 
 def printed(url: str, **options: Any) -> str:
-    """The queue, as whoever runs `dibs doctor` finds it."""
+    """The command that `dibs doctor` prints."""
     with dibs.connect(url, **options) as client:
         (found,) = [finding.fix for finding in client.doctor() if finding.what.startswith("the minimal rights")]
     return found
 
 
 def make(line: str, *servers: Server) -> None:
-    """The user, on servers that know no script."""
+    """Make the user, on servers without scripts."""
     for server in servers:
         server.ask("SCRIPT", "FLUSH")
         with suppress(Refused):
@@ -71,7 +70,8 @@ def without(line: str, right: str) -> str:
 
 
 def as_user(url: str) -> str:
-    return url.replace("://", f"://{rights.USER}:{PASSWORD}@")
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rights.USER}:{PASSWORD}@{rest.rpartition('@')[2]}"
 
 
 def every_kind(url: str, server: Server | None = None, **options: Any) -> None:
@@ -104,8 +104,22 @@ def every_kind(url: str, server: Server | None = None, **options: Any) -> None:
                 hold.release()
 
 
+def are_enough(url: str, servers: Sequence[Server], *needed: str, **options: Any) -> None:
+    """With the printed rights everything works, and without one of `needed` nothing does."""
+    line = printed(url, **options)
+    make(line, *servers)
+    every_kind(as_user(url), **options)
+    for right in needed:
+        make(without(line, right), *servers)
+        with (
+            dibs.connect(as_user(url), retry=1, **options) as client,
+            pytest.raises(dibs.StoreError, match=f"{DENIED}|no permissions"),
+        ):
+            client.lock("a").acquire(timeout=1)
+
+
 def meet(client: dibs.Client, take: Callable[[], Any], other: Any) -> None:
-    """Somebody has it, and gives it to the other, who waits by that client."""
+    """A holder hands over to a waiter of that client."""
     hold = take()
 
     def give() -> None:
@@ -116,7 +130,7 @@ def meet(client: dibs.Client, take: Callable[[], Any], other: Any) -> None:
 
 
 def beside(client: dibs.Client, waits: Callable[[], Any], act: Callable[[], Any]) -> None:
-    """While somebody waits by that client; it is closed if there is nothing left to wait for."""
+    """Act while that client waits; close it if the act fails."""
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(waits)
         try:
@@ -128,7 +142,6 @@ def beside(client: dibs.Client, waits: Callable[[], Any], act: Callable[[], Any]
 
 
 def follow(one: dibs.Client, two: dibs.Client) -> None:
-    """As who watches an election, which ends when somebody leads."""
     seen = two.election("d").watch()
     assert next(seen) is None
     with one.election("d").lead():
@@ -137,7 +150,7 @@ def follow(one: dibs.Client, two: dibs.Client) -> None:
 
 
 def arm_late(latch: dibs.Latch, server: Server) -> None:
-    """Once somebody who waits has asked for a sign of life."""
+    """Arm it once a waiter has sent PING."""
     before = asked(server, "ping", "calls")
     until(lambda: asked(server, "ping", "calls") > before, PATIENCE, "PING was asked")
     assert asked(server, "ping", "rejected_calls") == 0
@@ -146,13 +159,14 @@ def arm_late(latch: dibs.Latch, server: Server) -> None:
 
 
 def asked(server: Server, command: str, what: str) -> int:
-    """How often it was, by the server's own count: `calls`, or `rejected_calls`."""
+    """The server's count of `calls` or `rejected_calls`."""
     begin = f"cmdstat_{command}:"
     told = [line for line in server.ask("INFO", "commandstats").splitlines() if line.startswith(begin)]
     facts = dict(fact.split("=") for line in told for fact in line.removeprefix(begin).split(","))
     return int(facts.get(what, 0))
 
 
+@pytest.mark.gate
 @pytest.mark.usefixtures("_hasty")
 @pytest.mark.parametrize("options", [{}, {"prefix": "app/"}, {"wake": "spin"}], ids=["plain", "prefix", "spin"])
 def test_it_is_enough(server: Server, options: dict[str, Any]) -> None:
@@ -160,11 +174,14 @@ def test_it_is_enough(server: Server, options: dict[str, Any]) -> None:
     assert ("+publish" in line.split()) is ("wake" not in options)
     make(line, server)
     every_kind(as_user(server.url()), None if "wake" in options else server, **options)
+    allowed = [command for command in COMMANDS if f"+{command}" in line.split()]
+    assert not [command for command in allowed if asked(server, command, "rejected_calls")]
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("right", [*(f"+{command}" for command in sorted(COMMANDS - UNANSWERED)), "~dibs:*", "&dibs:*"])
 def test_each_is_needed(server: Server, right: str) -> None:
-    """`doctor` names the missing one, and does not fail where everything else would."""
+    """`doctor` names the missing one, and does not fail."""
     line = printed(server.url())
     make(without(line, right), server)
     with pytest.raises(dibs.StoreError, match=DENIED):
@@ -178,32 +195,10 @@ def test_each_is_needed(server: Server, right: str) -> None:
         assert not any(PASSWORD in part for finding in found for part in finding)
 
 
-@pytest.mark.usefixtures("_hasty")
-@pytest.mark.parametrize("command", sorted(UNANSWERED))
-def test_each_is_asked_for(server: Server, command: str) -> None:
-    """On the connection that listens, where nobody waits for the answer."""
-    make(without(printed(server.url()), f"+{command}"), server)
-    with dibs.connect(as_user(server.url())) as client:
-        hold = client.lock("a").acquire(timeout=PATIENCE)
-        assert hold is not None
-
-        def is_refused() -> int:
-            with suppress(dibs.StoreUnavailable):  # a busy machine may take longer
-                client.lock("b", fair=False).acquire(timeout=0.3)  # listens, and stops listening
-            return asked(server, command, "rejected_calls")
-
-        def give() -> None:
-            assert client.lock("b", fair=False).acquire(timeout=PATIENCE)
-            until(is_refused, PATIENCE, "it was asked, and refused")
-            hold.release()
-
-        beside(client, lambda: client.lock("a").acquire(timeout=2 * PATIENCE), give)
-
-
 def test_a_prefix_that_looks_like_a_pattern_is_none(server: Server) -> None:
     make(printed(server.url(), prefix="app[1]*/"), server)
     for prefix, is_allowed in (("app[1]*/", True), ("app1x/", False)):
-        with dibs.connect(as_user(server.url()), prefix=prefix, retry=1) as client:
+        with dibs.connect(as_user(server.url()), prefix=prefix) as client:
             try:
                 assert client.lock("a").acquire(timeout=30)
                 assert is_allowed
@@ -221,8 +216,9 @@ def test_other_namespaces_stay_closed(server: Server) -> None:
             pass
 
 
+@pytest.mark.gate
 def test_a_user_who_may_not_look(server: Server) -> None:
-    """Managed servers refuse CONFIG: what could not be seen is said, and is no error."""
+    """Managed servers refuse CONFIG: `doctor` says so, and it is no error."""
 
     def notes() -> list[str]:
         with dibs.connect(as_user(server.url())) as client:

@@ -1,4 +1,4 @@
-"""What the tests of the embedded store share: URLs of awkward paths, a store that stands still, a look at its rows."""
+"""Shared by the tests of the embedded store: URLs of awkward paths, a store that stands still, its rows."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import os
 import socket
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
 import dibs
+from process import children
 
-PATIENCE = 45.0
+PATIENCE = 60.0
+until = children.until
 
 
 def url_of(path: Path) -> str:
@@ -31,21 +33,19 @@ def names_in(directory: Path) -> list[str]:
     return sorted(file.name for file in directory.iterdir())
 
 
-def until(condition: Callable[[], Any], within: float = PATIENCE, what: str = "the condition") -> Any:
-    end = time.monotonic() + within
-    while not (seen := condition()):
-        assert time.monotonic() < end, f"{what}: not within {within:g} s"
-        time.sleep(0.005)
-    return seen
-
-
 def rows(path: Path, query: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(path, timeout=5)) as connection:
+    with closing(sqlite3.connect(path, timeout=60)) as connection:
         return connection.execute(query).fetchall()
 
 
+def held(client: dibs.Client, name: str = "a") -> dibs.Hold:
+    hold = client.lock(name).acquire(timeout=PATIENCE)
+    assert hold is not None
+    return hold
+
+
 def change(path: Path, statement: str) -> None:
-    with closing(sqlite3.connect(path, timeout=5)) as connection:
+    with closing(sqlite3.connect(path, timeout=60)) as connection:
         connection.execute(statement)
         connection.commit()
 
@@ -53,9 +53,23 @@ def change(path: Path, statement: str) -> None:
 @contextmanager
 def standstill(path: Path) -> Iterator[None]:
     """As a process that is stopped in its transaction."""
-    with closing(sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)) as connection:
+    with closing(sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
+
+
+def begin(action: Callable[[], Any]) -> Future[Any]:
+    """In a thread of its own."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(action())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 class Stranger:

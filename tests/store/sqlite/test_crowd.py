@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
-import subprocess
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -20,18 +17,15 @@ from dibs.backends.sqlite.database import Database
 from dibs.backends.sqlite.presence import Others
 from dibs.backends.sqlite.store import SqliteStore
 from dibs.backends.sqlite.table import SqliteTable
-from dibs.core.queue import QUEUE, ClientIdentity
+from dibs.core.queue import ClientIdentity
 from dibs.core.rule import Claim
-from dibs.runtime.threads import ThreadRuntime, boottime, step
+from dibs.runtime.threads import ThreadRuntime, boottime
+from dibs.testing.contract.seats import Seat
 from dibs.url import parse
 from store.sqlite.places import standstill, url_of
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "locks.db"
-
-
+@pytest.mark.alone
 def test_waiting_for_the_write_lock_takes_little_of_the_processor(path: Path) -> None:
     """Two hundred that look as often as they can take it from the one that they wait for."""
     runtime, store = ThreadRuntime(), SqliteStore(parse(url_of(path)))
@@ -84,37 +78,17 @@ def test_of_many_who_find_the_block_of_tickets_used_up_one_waits_for_the_disk(pa
 
 def test_a_waiter_that_only_looks_writes_nothing(path: Path) -> None:
     """Two hundred who wait look once a second each."""
-    runtime = ThreadRuntime()
-    with dibs.connect(url_of(path)) as client:
-        client.inspect("a")
-    with dibs.connect(url_of(path)) as client, closing(sqlite3.connect(path, isolation_level=None)) as other:
-        me = ClientIdentity(runtime.fresh_id(), runtime.inbox(), 30.0, lambda _: None)
-        line = client._core.store.open(runtime, me)
+    with closing(Seat(url_of(path))) as seat:
+        holder, waiter, tired = (seat.joined()[0] for _ in range(3))
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
 
-        def claim() -> Claim:
-            now = runtime.now()
-            return Claim(runtime.fresh_id(), "a", "mutex", 1, 1, 60.0, 60.0, now + 60, me.id, "{}")
+            def writes(*claims: Claim) -> bool:
+                (before,) = other.execute("PRAGMA data_version").fetchone()
+                assert all(seat.renew(*claims))
+                return bool(before != other.execute("PRAGMA data_version").fetchone()[0])
 
-        def writes(*claims: Claim) -> bool:
-            (before,) = other.execute("PRAGMA data_version").fetchone()
-            assert all(step(line.renew(claims, runtime.now() + 60)))
-            return bool(before != other.execute("PRAGMA data_version").fetchone()[0])
-
-        holder, waiter, tired = claim(), claim(), claim()
-        for one in (holder, waiter, tired):
-            assert step(line.join(one, QUEUE, runtime.now() + 60)) is not None
-        assert not writes(waiter)
-        assert writes(holder)
-        assert writes(waiter, holder)
-        tired.waiting = 100.0
-        assert writes(tired), "less than two thirds of its waiting lease are left"
-        line.close()
-
-
-@pytest.mark.soak
-def test_two_hundred_processes_on_one_name(path: Path) -> None:
-    """How fast they are beside twenty: bench/network.py."""
-    command = [sys.executable, str(Path(__file__).with_name("crowds.py")), str(path), "200", "15"]
-    crowd = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=150).stdout)
-    assert (crowd["served"], crowd["errors"]) == (200, [])
-    assert crowd["gap"] < 1
+            assert not writes(waiter)
+            assert writes(holder)
+            assert writes(waiter, holder)
+            tired.waiting = 100.0
+            assert writes(tired), "less than two thirds of its waiting lease are left"

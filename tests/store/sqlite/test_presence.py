@@ -1,4 +1,4 @@
-"""Who is judged dead, who is woken, and what strangers may say to a socket."""
+"""Clients judged dead, wake-ups by sockets, and forged messages."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 
 import dibs
-from dibs.backends.sqlite import presence
 from dibs.backends.sqlite.presence import Presence, is_dead, sweep
-from lab import leaks
 from lab.stopwatch import Stopwatch
 from process.children import Child, Crew
-from store.sqlite.places import PATIENCE, Stranger, Taking, beside, rows, until
+from store.sqlite.places import PATIENCE, Stranger, Taking, beside, held, rows, until
 
 Connect = Callable[..., dibs.Client]
 
@@ -28,14 +26,8 @@ def record(path: Path) -> tuple[Path, int, int]:
     return beside(path) / live, dev, ino
 
 
-def held(client: dibs.Client, name: str = "a") -> dibs.Hold:
-    hold = client.lock(name).acquire(timeout=PATIENCE)
-    assert hold is not None
-    return hold
-
-
 def waits(onlooker: dibs.Client, count: int = 1, name: str = "a") -> None:
-    until(lambda: len(onlooker.inspect(name).waiters) == count, what="the line")
+    until(lambda: len(onlooker.inspect(name).waiters) == count, what="the queue")
 
 
 def waiting_beside(path: Path, connect: Connect, crew: Crew) -> tuple[dibs.Hold, Child, Path]:
@@ -54,8 +46,7 @@ def test_a_sibling_in_the_same_process_is_never_judged_dead(path: Path, connect:
     hold = held(connect())
     live, dev, ino = record(path)
     siblings = [connect() for _ in range(2)]
-    end = time.monotonic() + 0.6  # longer than a verdict is believed
-    while time.monotonic() < end:
+    for _ in range(15):  # for longer than a verdict is believed
         for sibling in siblings:
             assert sibling.lock("a").acquire(timeout=0.02) is None
             assert not is_dead(live, dev, ino)
@@ -65,34 +56,26 @@ def test_a_sibling_in_the_same_process_is_never_judged_dead(path: Path, connect:
 
 
 def test_a_missing_liveness_file_says_nothing(path: Path, connect: Connect, crew: Crew) -> None:
-    worker = crew.worker(6)
-    old = worker.take("a")
+    """Only the lease decides then."""
+    worker = crew.worker(60)
+    worker.take("a")
     live, dev, ino = record(path)
     live.unlink()
-    assert not is_dead(live, dev, ino)
     worker.kill()
-    other = connect(lease=6)
-    assert other.lock("a").acquire(timeout=0.5) is None, "only the lease may decide"
-    hold = other.lock("a").acquire(timeout=PATIENCE)
-    assert hold is not None
-    assert hold.token > old
+    assert not is_dead(live, dev, ino)
+    assert connect().lock("a").acquire(timeout=0.05) is None
 
 
-@pytest.mark.parametrize("what", ["file", "link", "fifo", "directory"])
-def test_another_inode_in_its_place_says_nothing(path: Path, connect: Connect, what: str) -> None:
+def test_another_inode_in_its_place_says_nothing(path: Path, connect: Connect) -> None:
     hold = held(connect())
     live, dev, ino = record(path)
-    live.rename(live.with_suffix(".moved"))
-    if what == "file":
-        live.touch()
-    elif what == "link":
-        live.symlink_to(live.with_suffix(".moved"))
-    elif what == "fifo":
-        os.mkfifo(live)
-    else:
-        live.mkdir()
-    assert not is_dead(live, dev, ino)
-    assert connect().lock("a").acquire(timeout=0) is None
+    moved = live.with_suffix(".moved")
+    live.rename(moved)
+    for make in (live.touch, lambda: live.symlink_to(moved), lambda: os.mkfifo(live), live.mkdir):
+        make()
+        assert not is_dead(live, dev, ino)
+        assert connect().lock("a").acquire(timeout=0) is None
+        live.rmdir() if live.is_dir() else live.unlink()
     hold.check()
     hold.release()
 
@@ -113,6 +96,7 @@ def test_a_forked_child_that_closes_its_copy_frees_nothing(path: Path, connect: 
     hold.release()
 
 
+@pytest.mark.alone
 def test_a_lost_wake_up_costs_a_poll(path: Path, connect: Connect, crew: Crew) -> None:
     """A waiter polls once a second. Without that it would see the release only when it next renews."""
     hold, worker, socket = waiting_beside(path, connect, crew)
@@ -126,57 +110,35 @@ def test_a_lost_wake_up_costs_a_poll(path: Path, connect: Connect, crew: Crew) -
 def test_a_stopped_waiter_with_a_full_buffer_does_not_block_the_releaser(
     path: Path, connect: Connect, crew: Crew
 ) -> None:
-    """A releaser that sends to it and waits would hang until the waiter goes on."""
+    """A releaser that sends to it and waits would hang here."""
     hold, worker, socket = waiting_beside(path, connect, crew)
     worker.freeze()
     with Stranger(beside(path)) as stranger:
         assert any(not stranger.send(socket.name, bytes(17)) for _ in range(10_000)), "never full"
-    with Stopwatch() as watch:
-        hold.release()
-        assert watch.seconds() < crew.lease / 6
+    hold.release()
     worker.signal(signal.SIGCONT)
     worker.hear("took", PATIENCE)
 
 
-def test_garbage_on_the_socket_causes_nothing_but_looks(path: Path, connect: Connect) -> None:
-    client, other = connect(), connect()
-    hold = held(other)
-    waiter = Taking(client.lock("a"), PATIENCE)
-    waits(other)
-    (claim,) = [row[0] for row in rows(path, "SELECT id FROM claims ORDER BY ticket DESC LIMIT 1")]
-    dice = random.Random(11)
-    with Stranger(beside(path)) as stranger:
-        for _ in range(600):
-            for target in beside(path).glob("*.sock"):
-                message = dice.choice(
-                    [
-                        b"",
-                        dice.randbytes(dice.randrange(64)),
-                        dice.randbytes(16) + b"y",
-                        bytes(16) + b"y" * 200,
-                        claim[:15] + b"y",
-                        claim[:15] + bytes([claim[15] ^ 1]) + b"y",
-                        claim,
-                        claim + b"l",
-                    ]
-                )
-                stranger.send(target.name, message)
-    hold.check()
-    assert waiter.is_alive(), "nobody was granted"
-    hold.release()
-    waiter.got().release()
-
-
-def test_a_signal_that_nobody_knows(path: Path, connect: Connect) -> None:
-    """The right id with a wrong word: a hint to look at most, not the end of an acquire."""
+def test_garbage_and_a_signal_that_nobody_knows_cause_nothing_but_looks(path: Path, connect: Connect) -> None:
+    """Not even with the id of a claim: nobody is granted, and no acquire ends."""
     client, other = connect(), connect()
     hold = held(other)
     waiter = Taking(client.lock("a"), PATIENCE)
     waits(other)
     ((claim,),) = rows(path, "SELECT id FROM claims ORDER BY ticket DESC LIMIT 1")
+    dice = random.Random(11)
+    forged = [
+        b"", bytes(16) + b"y" * 200, claim[:15] + b"y", claim[:15] + bytes([claim[15] ^ 1]) + b"y", claim, claim + b"l",
+        claim + b"?",
+    ]  # fmt: skip
     with Stranger(beside(path)) as stranger:
-        for target in beside(path).glob("*.sock"):
-            stranger.send(target.name, claim + b"?")
+        for _ in range(600):
+            for target in beside(path).glob("*.sock"):
+                noise = [dice.randbytes(dice.randrange(64)), dice.randbytes(16) + b"y"]
+                stranger.send(target.name, dice.choice([*forged, *noise]))
+    hold.check()
+    assert waiter.is_alive(), "nobody was granted"
     hold.release()
     waiter.got().release()
 
@@ -186,11 +148,11 @@ def cpu(child: Child) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_waiting_is_not_a_busy_loop(path: Path, connect: Connect, crew: Crew) -> None:
     hold, worker, _ = waiting_beside(path, connect, crew)
     before, begun = cpu(worker), time.monotonic()
-    time.sleep(2)  # what is measured, not a synchronisation
+    time.sleep(1)  # what is measured, not a synchronisation
     share = (cpu(worker) - before) / (time.monotonic() - begun)
     assert share < 0.1, f"a waiting process takes {share:.1%} of a core"
     hold.release()
@@ -218,31 +180,3 @@ def test_a_sweep_spares_a_newcomer_that_is_not_known_yet(tmp_path: Path) -> None
     assert sorted(file.suffix for file in (tmp_path / "d").iterdir()) == [".live", ".sock"]
     newcomer.close()
     assert not list((tmp_path / "d").iterdir())
-
-
-@pytest.mark.parametrize("where", ["flock", "rename", "fstat", "bind"])
-def test_an_interrupt_at_first_use_spoils_nothing(
-    path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
-    """The next use of the same client works, and nothing of the first attempt stays."""
-    client = connect()
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    owner, name = {
-        "flock": (presence.fcntl, "flock"),
-        "rename": (Path, "rename"),
-        "fstat": (presence.os, "fstat"),
-        "bind": (presence.os, "fsencode"),
-    }[where]
-    with leaks.watch(leaks.files(path.parent)):
-        with monkeypatch.context() as patched:
-            patched.setattr(owner, name, interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                client.lock("a").acquire(timeout=1)
-        held(client).release()
-        client.close()
-        for file in (path, beside(path) / "turn"):
-            file.unlink()
-        beside(path).rmdir()

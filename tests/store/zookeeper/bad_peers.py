@@ -1,12 +1,10 @@
-"""Servers that do not do what a ZooKeeper server does: see lab/listener.py.
-
-`greeted` answers the greeting as it should be and then does `then`.
-"""
+"""Servers that do not behave as ZooKeeper does: see lab/listener.py."""
 
 from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Callable
 from functools import partial
 
 from dibs.backends.zookeeper.wire.codec import LARGEST
@@ -21,24 +19,26 @@ def frame(body: bytes) -> bytes:
 
 
 def request(line: socket.socket) -> bytes:
-    """The next one whole, without its length; OSError when there is none."""
+    """The next request without its length; OSError when there is none."""
     (size,) = struct.unpack("!i", _exactly(line, 4))
     return _exactly(line, size)
 
 
 def reply(asked: bytes, body: bytes = b"", error: int = 0, off: int = 0) -> bytes:
-    """As to that request; `off` by so many."""
+    """The reply to that request; `off` is added to its number."""
     (xid,) = struct.unpack_from("!i", asked)
     return frame(struct.pack("!iqi", xid + off, 1, error) + body)
 
 
 def welcome(greeting: bytes, session: int = SESSION, timeout_ms: int = 0) -> bytes:
-    """With the time-out that was asked for, unless told otherwise."""
+    """By default with the requested timeout."""
     (asked,) = struct.unpack_from("!i", greeting, 12)
     return frame(struct.pack("!iiqi", 0, timeout_ms or asked, session, 16) + bytes(16) + b"\0")
 
 
 def greeted(then: Manner) -> Manner:
+    """Replies to the greeting, and then does `then`."""
+
     def manner(line: socket.socket) -> None:
         line.sendall(welcome(request(line)))
         then(line)
@@ -54,29 +54,28 @@ drips_on = drips(struct.pack("!i", LARGEST), b"\0")
 
 
 def floods(line: socket.socket) -> None:
-    """The largest frame that is read, and on without end."""
+    """The largest frame that is read, without an end."""
     line.sendall(struct.pack("!i", LARGEST))
     while True:
         line.sendall(bytes(1 << 20))
 
 
-def promises_too_much(line: socket.socket) -> None:
-    """A frame of 2 GB."""
-    request(line)
-    line.sendall(struct.pack("!i", 2**31 - 1) + bytes(1 << 16))
-    is_mute(line)
+def answers(make: Callable[[bytes], bytes]) -> Manner:
+    """Sends one reply to the first request, and nothing else."""
+
+    def manner(line: socket.socket) -> None:
+        line.sendall(make(request(line)))
+        is_mute(line)
+
+    return manner
 
 
-def promises_less_than_nothing(line: socket.socket) -> None:
-    request(line)
-    line.sendall(struct.pack("!i", -7))
-    is_mute(line)
-
-
-def breaks_off(line: socket.socket) -> None:
-    """Amidst a frame, and says no more."""
-    line.sendall(reply(request(line), bytes(40))[:-20])
-    is_mute(line)
+promises_too_much = answers(lambda _: struct.pack("!i", 2**31 - 1) + bytes(1 << 16))
+promises_less_than_nothing = answers(lambda _: struct.pack("!i", -7))
+breaks_off = answers(lambda asked: reply(asked, bytes(40))[:-20])
+rambles = answers(lambda _: frame(b"\xde\xad\xbe\xef" * 25))
+knows_no_session = answers(lambda asked: welcome(asked, session=0))
+gives_no_time = answers(lambda asked: welcome(asked, timeout_ms=1))
 
 
 def answers_another(line: socket.socket) -> None:
@@ -85,31 +84,13 @@ def answers_another(line: socket.socket) -> None:
 
 
 def answers_shortly(line: socket.socket) -> None:
-    """Good heads, and nothing behind them."""
+    """Good headers without a body."""
     while True:
         line.sendall(reply(request(line)))
 
 
-def rambles(line: socket.socket) -> None:
-    request(line)
-    line.sendall(frame(b"\xde\xad\xbe\xef" * 25))
-    is_mute(line)
-
-
-def knows_no_session(line: socket.socket) -> None:
-    """Each that is asked for is over already."""
-    line.sendall(welcome(request(line), session=0))
-    is_mute(line)
-
-
-def gives_no_time(line: socket.socket) -> None:
-    """Sessions of a millisecond."""
-    line.sendall(welcome(request(line), timeout_ms=1))
-    is_mute(line)
-
-
 def gives_another_session(line: socket.socket) -> None:
-    """And hangs up, so that it is asked for again."""
+    """And hangs up, so that the client reconnects."""
     line.sendall(welcome(request(line), session=id(line)))
 
 

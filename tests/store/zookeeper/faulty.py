@@ -1,28 +1,26 @@
-"""What the tests of ZooKeeper's faults share beside lab.witness: requests found on the wire, nodes, an operator.
-
-`answer_to` finds on the way down what answers the first such request.
-"""
+"""Helpers for ZooKeeper's faults: matches for requests and replies on the wire, and the client of an operator."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import TypeVar
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from lab.faults import Cut, Match, at_message
 from lab.proxy import UP, Proxy
 from lab.servers import ports
 from lab.servers.supervisor import Server
-from lab.witness import First, Witness, apis_of, fresh_name
+from lab.witness import First
 
-__all__ = ["First", "Witness", "answer_to", "asks", "both_apis", "directory", "fresh_name", "operator", "through"]
 CREATE, DELETE, GET, CREATE2, MULTI = 1, 2, 4, 15, 14
-both_apis = apis_of("zookeeper", "zookeeper://127.0.0.1:1")
+T = TypeVar("T")
 
 
 def asks(name: str, *kinds: int) -> Match:
-    """Requests of these kinds that concern the nodes of claims on that name."""
+    """Requests of these kinds for the nodes of claims on that name."""
 
     def fits(message: bytes) -> bool:
         number, kind = (int.from_bytes(message[at : at + 4], "big", signed=True) for at in (4, 8))
@@ -32,7 +30,7 @@ def asks(name: str, *kinds: int) -> Match:
 
 
 def answer_to(proxy: Proxy, request: Match) -> First:
-    """Fits the answer to the first such request; from now on."""
+    """The reply to the first such request from now on."""
     asked = First(request)
     number: list[bytes] = []
 
@@ -41,19 +39,26 @@ def answer_to(proxy: Proxy, request: Match) -> First:
             number.append(message[4:8])
         return False
 
-    proxy.add(Cut(at_message(match=note)), UP)  # only looks: it never strikes
+    proxy.add(Cut(at_message(match=note)), UP)  # never cuts
     return First(lambda message: message[4:8] in number)
 
 
 @contextmanager
 def operator(server: Server) -> Iterator[KazooClient]:
-    """Somebody else's client: looks at nodes, and makes and removes them."""
-    with closing(KazooClient(f"{ports.HOST}:{server.port}", timeout=6)) as client:
+    """The client of an operator, who reads, makes and removes nodes."""
+    with closing(KazooClient(f"{ports.HOST}:{server.port}", timeout=60)) as client:
         client.start()
         try:
             yield client
         finally:
             client.stop()
+
+
+def operate(server: Server, action: Callable[[KazooClient], T]) -> T | None:
+    """The result of one action of an operator; None: there is no such node."""
+    with operator(server) as kazoo, suppress(NoNodeError):
+        return action(kazoo)
+    return None
 
 
 def through(proxy: Proxy) -> str:

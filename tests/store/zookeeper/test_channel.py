@@ -1,4 +1,4 @@
-"""TLS as bytes: against Python's own server and OpenSSL's, with what certificates do to it.
+"""TLS as bytes, against Python's own server and OpenSSL's.
 
 ZooKeeper's own TLS is in tests/security/test_access.py.
 """
@@ -11,10 +11,8 @@ import contextlib
 import socket
 import ssl
 import subprocess
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self
 
 import pytest
 from hypothesis import given, settings
@@ -24,21 +22,14 @@ from dibs.backends.zookeeper.address import Address
 from dibs.backends.zookeeper.wire.transport import Tls
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.url import parse
-from lab.servers import certificates, ports
+from lab.servers import ports
 from lab.servers.certificates import Certificates, Pair
-from lab.servers.programs import ask, program, require
-from lab.servers.supervisor import until
+from lab.servers.programs import ask, program
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
-GOODBYE = b"goodbye"
+both_versions = pytest.mark.parametrize("version", [pytest.param("1.2", marks=pytest.mark.gate), "1.3"])
 Ours = Callable[..., ssl.SSLContext]
-
-
-@pytest.fixture(scope="module")
-def pems(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    require("openssl")
-    return certificates.make(tmp_path_factory.mktemp("pems"))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +45,7 @@ def ours(pems: Certificates) -> Ours:
 
 
 def theirs(pair: Pair, version: str = "1.3", known: Pair | None = None) -> ssl.SSLContext:
-    """The context of a server; `known`: the authority without whose certificate no client gets in."""
+    """The context of a server; `known`: the authority whose certificate each client needs."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.certificate, pair.key)
     context.minimum_version = context.maximum_version = VERSIONS[version]
@@ -64,107 +55,68 @@ def theirs(pair: Pair, version: str = "1.3", known: Pair | None = None) -> ssl.S
     return context
 
 
-class Echo:
-    """A server that repeats what it hears, until GOODBYE, to one client after the other, on a thread of its own."""
+class Peer:
+    """Python's own TLS server, in memory."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
-        self._context = context
-        self._listener = socket.create_server((ports.HOST, 0))
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self.port: int = self._listener.getsockname()[1]
-        self.failures: list[str] = []
-        """Why it let clients go, in OpenSSL's words."""
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out, server_side=True)
+        self.received = b""
+        self.failure = ""
+        """The reason of OpenSSL."""
 
-    def _serve(self) -> None:
-        with contextlib.suppress(OSError):  # closed
-            while True:
-                line, _ = self._listener.accept()
-                with line:
-                    line.settimeout(PATIENCE)
-                    self._talk(line)
-
-    def _talk(self, line: socket.socket) -> None:
+    def exchange(self, raw: bytes) -> bytes:
+        """Receive these bytes; the bytes for the client."""
+        self._in.write(raw)
         try:
-            with self._context.wrap_socket(line, server_side=True) as tls:
-                while part := tls.recv(65536):
-                    if part == GOODBYE:
-                        tls.unwrap()
-                        return
-                    tls.sendall(part)
-        except OSError as error:
-            self.failures.append(getattr(error, "reason", None) or str(error))
+            self._tls.do_handshake()
+            while part := self._tls.read(65536):
+                self.received += part
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            self.failure = str(error.reason)
+        return self._out.read()
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+    def say(self, plain: bytes) -> bytes:
+        self._tls.write(plain)
+        return self._out.read()
 
-    def __exit__(self, *raised: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(PATIENCE)
-        assert not self._thread.is_alive()
-
-
-class SessionClient:
-    """A channel on a real socket."""
-
-    def __init__(self, port: int, channel: Tls, piece: int = 65536) -> None:
-        self.channel = channel
-        self._piece = piece
-        """How many bytes the channel gets at once."""
-        self._line = socket.create_connection((ports.HOST, port), timeout=PATIENCE)
-        self._line.sendall(channel.begin())
-
-    def shake(self) -> None:
-        while not self.channel.ready:
-            assert self.step() == b""
-
-    def step(self) -> bytes:
-        """One answer of the server; EOFError if it has hung up."""
-        raw = self._line.recv(self._piece)
-        if not raw:
-            raise EOFError
-        plain = self.channel.receive(raw)
-        self._line.sendall(self.channel.outgoing())
-        return plain
-
-    def say(self, plain: bytes) -> None:
-        self._line.sendall(self.channel.send(plain))
-
-    def hear(self, count: int) -> bytes:
-        found = b""
-        while len(found) < count:
-            found += self.step()
-        return found
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        with contextlib.suppress(OSError):
-            self._line.sendall(self.channel.outgoing())
-        self._line.close()
+    def close(self) -> bytes:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self._tls.unwrap()
+        return self._out.read()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(("host", "piece"), [("localhost", 65536), ("127.0.0.1", 1), ("localhost.", 65536)])
-def test_there_and_back(version: str, host: str, piece: int, pems: Certificates, ours: Ours) -> None:
-    """What is said before it is ready goes out then; the server's goodbye is silence."""
-    channel = Tls(ours(), host)
-    assert channel.send(b"one ") == b""
-    with Echo(theirs(pems.server, version)) as server, SessionClient(server.port, channel, piece) as client:
-        assert channel.send(b"two ") == b""
-        assert channel.outgoing() == b""
+def talk(channel: Tls, peer: Peer, raw: bytes, piece: int = 65536) -> bytes:
+    """Pass `raw` to the peer, and bytes both ways until there are none; the plain bytes that the channel received."""
+    plain = b""
+    while raw:
+        reply = peer.exchange(raw)
+        for at in range(0, len(reply), piece):
+            plain += channel.receive(reply[at : at + piece])
+        raw = channel.outgoing()
+    return plain
+
+
+@both_versions
+def test_both_ways(version: str, pems: Certificates, ours: Ours) -> None:
+    """Data that is sent during the handshake goes out after it. After the server's close_notify nothing is received."""
+    for host, piece in (("localhost.", 65536), ("127.0.0.1", 1)):
+        channel, peer = Tls(ours(), host), Peer(theirs(pems.server, version))
+        assert channel.send(b"one ") == b""
+        hello = channel.begin()
+        assert channel.send(b"two ") == channel.outgoing() == b""
         assert not channel.ready
-        client.shake()
-        client.say(b"three")
-        assert client.hear(13) == b"one two three"
-        plain = b"\x00" * (100 if piece == 1 else 100_000)
-        client.say(plain)
-        assert client.hear(len(plain)) == plain
-        client.say(GOODBYE)
-        assert client.step() == b""
-        assert channel.receive(b"") == b""
+        assert talk(channel, peer, hello, piece) == b""
+        assert channel.ready
+        talk(channel, peer, channel.send(b"three"), piece)
+        assert peer.received == b"one two three"
+        plain = b"\x00" * 100_000
+        talk(channel, peer, channel.send(plain))
+        assert peer.received == b"one two three" + plain
+        assert channel.receive(peer.say(plain)) == plain
+        assert channel.receive(peer.close()) == channel.receive(b"") == b""
         assert channel.ready
 
 
@@ -176,18 +128,6 @@ def test_a_goodbye_before_it_is_ready(ours: Ours) -> None:
     assert not channel.ready
 
 
-def distrust(server: Echo, channel: Tls) -> StoreError:
-    """Why a channel refuses a server, which is told."""
-    before = len(server.failures)
-    with pytest.raises(StoreError) as caught, SessionClient(server.port, channel) as client:
-        client.shake()
-    assert not isinstance(caught.value, StoreUnavailable)
-    assert not channel.ready
-    assert caught.value.__suppress_context__
-    until(lambda: len(server.failures) > before, what="the server has heard why")
-    return caught.value
-
-
 def expired(pems: Certificates, directory: Path) -> Pair:
     old = Pair(directory / "old.crt", pems.server.key, directory / "old.pem")
     request, copied = directory / "request.pem", ["-copy_extensions", "copyall"]
@@ -197,106 +137,71 @@ def expired(pems: Certificates, directory: Path) -> Pair:
     return old
 
 
-@pytest.mark.parametrize(
-    ("pair", "host", "why", "step"),
-    [
-        (lambda pems, _: pems.self_signed, "localhost", "certificate of localhost cannot be trusted: self", "ca="),
-        (
-            lambda pems, _: pems.wrong_host,
-            "localhost",
-            "mismatch",
-            "connect with a host name that is in the certificate",
-        ),
-        (
-            lambda pems, _: pems.wrong_host,
-            "127.0.0.1",
-            "mismatch",
-            "connect with a host name that is in the certificate",
-        ),
-        (expired, "localhost", "expired", "renew"),
-    ],
-    ids=["self-signed", "another name", "another address", "expired"],
-)
-def test_a_server_that_is_not_to_be_trusted(
-    pair: Callable[[Certificates, Path], Pair],
-    host: str,
-    why: str,
-    step: str,
-    pems: Certificates,
-    ours: Ours,
-    tmp_path: Path,
-) -> None:
-    with Echo(theirs(pair(pems, tmp_path))) as server:
-        error = distrust(server, Tls(ours(), host))
-    assert why in error.what
-    assert step in str(error.step)
+def test_a_certificate_that_cannot_be_trusted(pems: Certificates, ours: Ours, tmp_path: Path) -> None:
+    for pair, host, why, fix in (
+        (pems.self_signed, "localhost", "certificate of localhost cannot be trusted: self", "ca="),
+        (pems.wrong_host, "localhost", "mismatch", "connect with a host name that is in the certificate"),
+        (pems.wrong_host, "127.0.0.1", "mismatch", "connect with a host name that is in the certificate"),
+        (expired(pems, tmp_path), "localhost", "expired", "renew"),
+    ):
+        channel, peer = Tls(ours(), host), Peer(theirs(pair))
+        with pytest.raises(StoreError) as caught:
+            talk(channel, peer, channel.begin())
+        assert not isinstance(caught.value, StoreUnavailable)
+        assert not channel.ready
+        assert caught.value.__suppress_context__
+        assert why in caught.value.what
+        assert fix in str(caught.value.step)
+        peer.exchange(channel.outgoing())
+        assert peer.failure, "the server received the alert"
 
 
-def test_an_authority_that_we_do_not_know(pems: Certificates, ours: Ours) -> None:
-    """Without ca= the system decides."""
-    system = Address(parse("zookeepers://h1")).tls
-    assert system is not None
-    with Echo(theirs(pems.server, "1.2")) as server:
-        for context in (ours(ca=pems.self_signed.certificate), system):
-            error = distrust(server, Tls(context, "localhost"))
-            assert "unable to get local issuer certificate" in str(error)
-            assert "ca=" in str(error.step)
-        assert server.failures == ["TLSV1_ALERT_UNKNOWN_CA"] * 2
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_server_that_wants_to_know_us(version: str, pems: Certificates, ours: Ours) -> None:
-    with Echo(theirs(pems.server, version, known=pems.authority)) as server:
-        known = ours(certificate=pems.client.certificate, key=pems.client.key)
-        with SessionClient(server.port, Tls(known, "localhost")) as client:
-            client.shake()
-            client.say(b"ping")
-            assert client.hear(4) == b"ping"
-        stranger = ours(certificate=pems.self_signed.together)
-        for context in (ours(), stranger):
-            with SessionClient(server.port, Tls(context, "localhost")) as client, pytest.raises(StoreError) as caught:
-                client.hear(1)
-            if context is stranger or version == "1.3":
-                assert "localhost does not accept our certificate" in str(caught.value)
-                assert "certificate=" in str(caught.value.step)
-            assert caught.value.__suppress_context__
+@both_versions
+def test_a_server_that_requires_a_certificate(version: str, pems: Certificates, ours: Ours) -> None:
+    context = theirs(pems.server, version, known=pems.authority)
+    known = ours(certificate=pems.client.certificate, key=pems.client.key)
+    channel, peer = Tls(known, "localhost"), Peer(context)
+    talk(channel, peer, channel.begin())
+    talk(channel, peer, channel.send(b"ping"))
+    assert peer.received == b"ping"
+    stranger = ours(certificate=pems.self_signed.together)
+    for refused in (ours(), stranger):
+        channel = Tls(refused, "localhost")
+        with pytest.raises(StoreError) as caught:
+            talk(channel, Peer(context), channel.begin())
+        if refused is stranger or version == "1.3":
+            assert "localhost does not accept our certificate" in str(caught.value)
+            assert "certificate=" in str(caught.value.step)
+        assert caught.value.__suppress_context__
 
 
 def test_no_version_in_common(pems: Certificates, ours: Ours) -> None:
     context = ours()
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    with Echo(theirs(pems.server, "1.2")) as server, SessionClient(server.port, Tls(context, "localhost")) as client:
-        with pytest.raises(StoreUnavailable, match=r"TLS with localhost failed: .*version") as caught:
-            client.shake()
-        assert caught.value.__suppress_context__
+    channel = Tls(context, "localhost")
+    with pytest.raises(StoreUnavailable, match=r"TLS with localhost failed: .*version") as caught:
+        talk(channel, Peer(theirs(pems.server, "1.2")), channel.begin())
+    assert caught.value.__suppress_context__
 
 
-@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x00\x25" + bytes(37), b"\xff" * 64])
-def test_a_server_that_does_not_speak_tls(said: bytes, ours: Ours) -> None:
-    channel = Tls(ours(), "localhost")
-    channel.begin()
-    with pytest.raises(StoreUnavailable, match="TLS with localhost failed") as caught:
-        channel.receive(said)
-    assert "TLS port" in str(caught.value.step)
-
-
-def first_flight(channel: Tls, context: ssl.SSLContext) -> bytes:
-    """What a server says first."""
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    server = context.wrap_bio(incoming, outgoing, server_side=True)
-    incoming.write(channel.begin())
-    with contextlib.suppress(ssl.SSLWantReadError):
-        server.do_handshake()
-    return outgoing.read()
+def test_a_server_that_does_not_speak_tls(ours: Ours) -> None:
+    for reply in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x00\x25" + bytes(37), b"\xff" * 64):
+        channel = Tls(ours(), "localhost")
+        channel.begin()
+        with pytest.raises(StoreUnavailable, match="TLS with localhost failed") as caught:
+            channel.receive(reply)
+        assert "TLS port" in str(caught.value.step)
 
 
 @settings(max_examples=30)
 @given(noise=st.lists(st.binary(max_size=200), max_size=5), place=st.integers(0, 3000), byte=st.integers(1, 255))
-def test_whatever_comes_in(noise: list[bytes], place: int, byte: int, pems: Certificates, ours: Ours) -> None:
-    """Noise, or the true server that breaks off or has one wrong byte: refused or silence, never taken for it."""
+def test_any_bytes_give_an_error_or_no_data(
+    noise: list[bytes], place: int, byte: int, pems: Certificates, ours: Ours
+) -> None:
+    """Noise, or a server's first flight that is cut or has one wrong byte, gives an error or no data."""
     for spoilt in ("noise", "end", "byte"):
         channel = Tls(ours(), "localhost")
-        flight = bytearray(first_flight(channel, theirs(pems.server)))
+        flight = bytearray(Peer(theirs(pems.server)).exchange(channel.begin()))
         end = place % len(flight) if spoilt == "end" else len(flight)
         if spoilt == "byte":
             flight[3 + place % (len(flight) - 3)] ^= byte  # the version at its very beginning means nothing any more
@@ -309,66 +214,47 @@ def test_whatever_comes_in(noise: list[bytes], place: int, byte: int, pems: Cert
         assert not channel.ready
 
 
-class OpenSsl:
-    """OpenSSL's own server: on command it renews its keys or shakes hands anew, which Python's cannot."""
-
-    def __init__(self, pair: Pair, version: str) -> None:
-        self.port = ports.reserve()
-        command = [program("openssl"), "s_server", "-accept", f"{ports.HOST}:{self.port}", "-naccept", "1"]
-        files = ["-cert", str(pair.certificate), "-key", str(pair.key)]
-        self._process = subprocess.Popen(
-            [*command, *files, f"-tls{version.replace('.', '_')}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            bufsize=1,
-        )
-
-    def tell(self, line: str) -> None:
-        """A command if it is one letter that means something to it; else it is said to the client."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{line}\n")
-
-    def prints(self, text: str) -> None:
-        assert self._process.stdout is not None
-        assert any(text in line for line in iter(self._process.stdout.readline, "")), f"it ended without {text!r}"
-
-    def __enter__(self) -> Self:
-        self.prints("ACCEPT")
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-        ports.release(self.port)
+@pytest.fixture
+def s_server(pems: Certificates) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """OpenSSL's own server of TLS 1.2, and its port: on command it renegotiates, which Python's cannot."""
+    port = ports.reserve()
+    accept = ["-accept", f"{ports.HOST}:{port}", "-naccept", "1", "-tls1_2"]
+    command = [program("openssl"), "s_server", *accept, "-cert", pems.server.certificate, "-key", pems.server.key]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(command, **pipes, text=True, bufsize=1)  # type: ignore[call-overload]
+    yield port, process
+    process.kill()
+    process.communicate()
+    ports.release(port)
 
 
-def test_keys_are_renewed(pems: Certificates, ours: Ours) -> None:
-    with OpenSsl(pems.server, "1.3") as server, SessionClient(server.port, Tls(ours(), "localhost")) as client:
-        client.shake()
-        for number in range(3):
-            client.say(b"before\n")
-            server.prints("before")
-            server.tell(f"hello {number}")
-            assert client.hear(8) == b"hello %d\n" % number
-            server.tell("K")  # new keys, and it wants new ones of ours
-            assert client.step() == b""
-            client.say(b"after\n")
-            server.prints("after")
+@pytest.mark.gate
+def test_renegotiation(s_server: tuple[int, subprocess.Popen[str]], ours: Ours) -> None:
+    port, process = s_server
+    assert process.stdin is not None
+    assert process.stdout is not None
 
+    def printed(text: str) -> bool:
+        return any(text in line for line in iter(process.stdout.readline, ""))
 
-def test_hands_are_shaken_anew(pems: Certificates, ours: Ours) -> None:
+    def step() -> bytes:
+        plain = channel.receive(line.recv(65536))
+        line.sendall(channel.outgoing())
+        return plain
+
+    assert printed("ACCEPT")
     channel = Tls(ours(), "localhost")
-    with OpenSsl(pems.server, "1.2") as server, SessionClient(server.port, channel) as client:
-        client.shake()
-        client.say(b"before\n")
-        server.prints("before")
-        server.tell("r")
-        assert client.step() == b""
-        assert channel.send(b"in between\n") == b""  # nothing can be said now
+    with socket.create_connection((ports.HOST, port), timeout=PATIENCE) as line:
+        line.sendall(channel.begin())
+        while not channel.ready:
+            step()
+        line.sendall(channel.send(b"before\n"))
+        assert printed("before")
+        process.stdin.write("r\n")
+        assert step() == b""
+        assert channel.send(b"in between\n") == b""  # nothing can be sent now
         while channel._kept:
-            assert client.step() == b""
-        server.prints("in between")
-        server.tell("hello")
-        assert client.hear(6) == b"hello\n"
+            assert step() == b""
+        assert printed("in between")
+        process.stdin.write("hello\n")
+        assert step() == b"hello\n"

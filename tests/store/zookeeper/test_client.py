@@ -1,4 +1,4 @@
-"""The client on a real server: what is asked in which order, who reads, and what a session and a hold live through."""
+"""The client on a real server: the order of requests, the reader of replies, and faults that a session survives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -28,38 +27,28 @@ from dibs.core.runtime import Inbox
 from dibs.testing.contract.harness import World, eventually, passed
 from lab.curator import PATIENCE
 from lab.proxy import DOWN, Proxy
-from lab.servers import ports, shared
+from lab.servers import ports
 from lab.servers.programs import require
 from lab.servers.supervisor import Server
 from lab.servers.zookeeper import ZooKeeper
 from lab.stopwatch import Stopwatch
-from lab.witness import apis_of, fresh_name
+from lab.witness import fresh_name
 from process.children import until
+from store.faults.kit import usually_sync
 from store.sides import APIS, python
+from store.zookeeper.faulty import GET, through
 
-GET_DATA = 4
 LEASE = 5.0
-both_apis = apis_of("zookeeper", "zookeeper://127.0.0.1:1")
-
-
-def through(proxy: Proxy) -> str:
-    return f"zookeeper://{ports.HOST}:{proxy.port}"
-
-
-@pytest.fixture
-def url(server: Server, tmp_path: Path) -> str:
-    return shared.fresh(tmp_path)
 
 
 def test_the_own_node_is_watched_before_the_one_ahead(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other way round somebody could remove the own node in between, and the next event would be taken for a
-    grant."""
+    """Otherwise an operator could remove the own node in between, and the next event would count as a grant."""
     asked: list[bytes] = []
     send = Connection.send
 
     def noting(connection: Connection, calls: Sequence[PendingRequest], *, ahead: bool = False) -> bytes:
         if connection is theirs:  # the holder looks at its own node, too
-            asked.extend(call.request.body for call in calls if call.request.operation == GET_DATA)
+            asked.extend(call.request.body for call in calls if call.request.operation == GET)
         return send(connection, calls, ahead=ahead)
 
     with dibs.connect(url) as holder, dibs.connect(url) as waiter, ThreadPoolExecutor(1) as pool:
@@ -78,13 +67,12 @@ def test_the_own_node_is_watched_before_the_one_ahead(url: str, monkeypatch: pyt
     assert numbers == [b"0000000001", b"0000000000"], "own, then ahead"
 
 
-def test_what_a_closed_loop_was_to_send_goes_out_with_the_next(url: str) -> None:
-    """It was put together for a moment of that loop which never came."""
+def test_requests_that_a_closed_loop_did_not_send_go_out_with_the_next_loop(url: str) -> None:
     forgotten: list[Callable[[], None]] = []
     planned: list[Callable[[], None]] = []
 
     def put_together(exchange: Exchange, plans: list[Callable[[], None]]) -> bool:
-        """While another answer is awaited; else it would go out at once."""
+        """Queue it behind other replies; else it would go out at once."""
         exchange.send([PendingRequest(codec.sync("/")) for _ in range(200)])
         return exchange.send([PendingRequest(codec.sync("/"))], call_soon=plans.append) and bool(plans)
 
@@ -101,10 +89,11 @@ def test_what_a_closed_loop_was_to_send_goes_out_with_the_next(url: str) -> None
     assert planned
 
 
+@pytest.mark.alone
 def test_an_answer_that_the_heart_read_is_not_waited_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The heart comes first each time, between the asking and the reading: the caller must hear of it at once."""
+    """The heartbeat thread reads each reply before the caller does, and must tell it at once."""
     with dibs.connect(url) as client:
-        with client.lock("a", timeout=10):
+        with client.lock("a", timeout=PATIENCE):
             """Connected."""
         exchange: Exchange = client._core.store._opened.client._exchange
         wait, stolen = Bell.wait, []
@@ -118,7 +107,7 @@ def test_an_answer_that_the_heart_read_is_not_waited_for(url: str, monkeypatch: 
             return wait(bell, transport_there, patience)
 
         monkeypatch.setattr(Bell, "wait", slow)
-        lock = client.lock("a", timeout=10)
+        lock = client.lock("a", timeout=PATIENCE)
         with Stopwatch() as watch:
             for _ in range(5):
                 with lock:
@@ -129,8 +118,8 @@ def test_an_answer_that_the_heart_read_is_not_waited_for(url: str, monkeypatch: 
     assert took < 5, "each answer was waited for until the reader looked at the clock"
 
 
-def test_who_comes_just_as_the_session_is_taken_up_does_not_wait(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It found no session, and says so only when those who came before it have been told that there is one."""
+def test_a_caller_that_arrives_as_the_session_opens_does_not_wait(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It found no session, and registers only after earlier callers have been woken."""
     arrive = SessionClient.arrive
     found_none, is_up = threading.Event(), threading.Event()
 
@@ -151,8 +140,9 @@ def test_who_comes_just_as_the_session_is_taken_up_does_not_wait(url: str, monke
         assert not comer.is_alive()
 
 
+@pytest.mark.gate
 def test_a_reader_that_is_stuck_in_a_handler_costs_no_session(url: str) -> None:
-    """A blocking caller reads the socket itself; the handler of a signal runs amidst its wait for a lock."""
+    """A blocking caller reads the socket itself; a signal handler interrupts its wait for a lock."""
     stuck: list[float] = []
 
     def handler(number: int, frame: FrameType | None) -> None:
@@ -168,7 +158,7 @@ def test_a_reader_that_is_stuck_in_a_handler_costs_no_session(url: str) -> None:
             assert hold is not None
             assert theirs is not None
             threading.Timer(0.5, lambda: signal.pthread_kill(me, signal.SIGUSR1)).start()
-            assert client.lock("wanted").acquire(timeout=1.0) is None  # nobody gives it back
+            assert client.lock("wanted").acquire(timeout=1.0) is None  # it is held
             until(lambda: stuck, what="the handler")
             assert stuck[0] > 0, "the session was lost while its reader was stuck"
             hold.check()
@@ -178,6 +168,7 @@ def test_a_reader_that_is_stuck_in_a_handler_costs_no_session(url: str) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
+@pytest.mark.gate
 def test_a_try_after_a_reader_was_interrupted_is_answered(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer that was being read is lost. The next request must use a new connection."""
     receive, me = Connection.receive, threading.get_ident()
@@ -198,15 +189,16 @@ def test_a_try_after_a_reader_was_interrupted_is_answered(url: str, monkeypatch:
         assert lock.acquire(timeout=0) is None
 
 
-@both_apis
+@pytest.mark.alone
+@usually_sync
 async def test_a_holders_connection_that_breaks_is_replaced_at_once(world: World, server: Server) -> None:
-    """Also while nobody but the client's own thread reads: what happens to the lock meanwhile is heard only then."""
+    """Also while only the client's own thread reads: until then the holder would not hear of a loss."""
     with Proxy((ports.HOST, server.port)) as proxy:
         client = world.client(through(proxy), lease=20.0)
         (ana,) = world.actors("ana")
         hold = await ana(lambda: client.lock(fresh_name()).acquire(timeout=PATIENCE))
         took = [PATIENCE]
-        while min(took) >= 0.3 and len(took) < 15:  # most may tell more of a busy machine
+        while min(took) >= 0.3 and len(took) < 15:  # the machine may be busy during most of them
             old = proxy.links[-1]
             await passed(2 * QUIET)  # by then it reads
             begun = time.monotonic()
@@ -218,6 +210,7 @@ async def test_a_holders_connection_that_breaks_is_replaced_at_once(world: World
         await ana(hold.release)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("api", APIS)
 def test_the_own_node_is_asked_for_while_it_is_exchanged(server: Server, api: str) -> None:
     """A writer becomes a reader by another node. The watch of a hold of 100 ms goes out behind the exchange and finds
@@ -250,32 +243,17 @@ def test_a_writer_that_reads_too_is_one_holder_and_is_broken_as_one(server: Serv
         assert (info.kind, info.waiters, holder.owner) == ("rw", (), "java")
         client.break_("/rw", token=holder.token)
         assert kazoo.get_children("/rw") == [], "neither of its nodes stays"
-        with client.rwlock("/rw").write.acquire(timeout=5) as hold:
+        with client.rwlock("/rw").write.acquire(timeout=PATIENCE) as hold:
             assert hold.token > holder.token
 
 
+@pytest.mark.gate
 def test_a_command_outlasts_the_timeout_of_a_sound_session() -> None:
-    """A server grants less than the lease: between two beats less than a quarter of that is left, which is no loss."""
+    """The server grants less than the lease. Between two heartbeats less than a quarter of that is left: no loss."""
     require("zookeeper")
     with Server(ZooKeeper("maxSessionTimeout=12000")) as server:
+        command = ["run", "--url", server.url(), "--lease", "30", "a", "--", "sleep", "13"]
         done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "dibs.cli.main",
-                "run",
-                "--url",
-                server.url(),
-                "--lease",
-                "30",
-                "a",
-                "--",
-                "sleep",
-                "13",
-            ],
-            capture_output=True,
-            text=True,
-            timeout=50,
-            check=False,
+            [sys.executable, "-m", "dibs.cli.main", *command], capture_output=True, text=True, timeout=50, check=False
         )
     assert (done.returncode, done.stderr) == (0, "")

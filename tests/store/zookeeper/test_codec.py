@@ -1,5 +1,5 @@
-"""The protocol's bytes: against bytes written by hand from its definition, and against bytes that no server should
-send, of which nothing but `Garbled` may come."""
+"""The protocol's bytes, against bytes written by hand from its definition. Bytes that no server should send raise
+`Garbled`, and nothing else."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ NUMBERS = st.integers(-(2**31), 2**31 - 1)
 
 
 def packed(*fields: int | bytes) -> bytes:
-    """Numbers of four bytes, and bytes as they are: what a server that lies would write."""
+    """Numbers of four bytes, and bytes as they are."""
     return b"".join(field if isinstance(field, bytes) else struct.pack("!i", field) for field in fields)
 
 
@@ -111,44 +111,35 @@ def framed(bodies: list[bytes]) -> bytes:
     return b"".join(packed(len(body), body) for body in bodies)
 
 
-@pytest.mark.parametrize("name", REQUESTS)
-def test_a_request_is_these_bytes(name: str) -> None:
-    request, operation, body = REQUESTS[name]
-    assert codec.encode(0x01020304, request) == packed(8 + len(body), b"\x01\x02\x03\x04", operation, body)
+def test_requests_are_these_bytes() -> None:
+    for name, (request, operation, body) in REQUESTS.items():
+        wanted = packed(8 + len(body), b"\x01\x02\x03\x04", operation, body)
+        assert codec.encode(0x01020304, request) == wanted, name
 
 
-@pytest.mark.parametrize("name", REPLIES)
-def test_a_reply_of_these_bytes_means_that(name: str) -> None:
-    request, body, meaning = REPLIES[name]
-    data = bytes.fromhex("00000007 0000000000000102 00000000") + body
-    assert codec.head(data) == (7, 258, 0)
-    assert request.read(Reader(data, codec.BODY)) == meaning
+def test_replies_of_these_bytes_have_this_value() -> None:
+    for name, (request, body, value) in REPLIES.items():
+        data = bytes.fromhex("00000007 0000000000000102 00000000") + body
+        assert codec.head(data) == (7, 258, 0)
+        assert request.read(Reader(data, codec.BODY)) == value, name
 
 
-@pytest.mark.parametrize("name", [name for name, (_, body, value) in REPLIES.items() if body and value is not None])
-def test_of_a_reply_that_breaks_off_nothing_is_believed(name: str) -> None:
-    request, body, meaning = REPLIES[name]
-    needed = len(body)
-    needed -= len(END) if name.startswith("multi") else 0
-    for size in range(needed):
-        with pytest.raises(Garbled):
-            request.read(Reader(body[:size]))
-    assert request.read(Reader(body[:needed])) == meaning
+def test_a_reply_that_breaks_off_is_garbled() -> None:
+    for name, (request, body, value) in REPLIES.items():
+        needed = len(body) - (len(END) if name.startswith("multi") else 0)
+        for size in range(needed if value is not None else 0):
+            with pytest.raises(Garbled):
+                request.read(Reader(body[:size]))
+        assert request.read(Reader(body[:needed])) == value, name
 
 
-def test_the_greeting_and_its_answer() -> None:
+def test_the_greeting_its_reply_and_an_event() -> None:
     assert codec.greeting(5, 30_000, 0x0102, b"p" * 16) == packed(
         45, 0, 0, 5, 30_000, 0, 0x0102, 16, b"p" * 16, b"\0"
     )  # fmt: skip
     said = packed(0, 12_000, 0, 0x0102, 16, b"q" * 16)
     assert codec.welcome(said + b"\0") == codec.welcome(said) == Welcome(12_000, 0x0102, b"q" * 16)
-
-
-def test_an_event() -> None:
     assert codec.event(bytes.fromhex("ffffffff ffffffffffffffff 00000000") + packed(2, 3, A)) == Event(2, "/a")
-
-
-def test_a_multi_that_ends_too_early_is_garbled() -> None:
     with pytest.raises(Garbled, match="too early"):
         MULTI.read(Reader(END))
 
@@ -161,7 +152,7 @@ def test_frames_of_anything_end(data: bytes) -> None:
     assert data.endswith(buffer)
 
 
-def test_whoever_stops_amidst_the_frames_loses_none_of_the_rest() -> None:
+def test_a_reader_that_stops_between_frames_keeps_the_rest() -> None:
     buffer = bytearray(framed([b"a", b"b", b"c"]))
     for one in codec.frames(buffer):
         if one == b"b":
@@ -169,59 +160,57 @@ def test_whoever_stops_amidst_the_frames_loses_none_of_the_rest() -> None:
     assert list(codec.frames(buffer)) == [b"c"]
 
 
-@pytest.mark.parametrize("size", [-1, -(2**31), codec.LARGEST + 1, 2**31 - 1])
-def test_a_frame_of_no_size_to_be_read_is_garbled(size: int) -> None:
-    buffer = bytearray(framed([b"good"]) + packed(size, b"x"))
-    found = codec.frames(buffer)
-    assert next(found) == b"good"
-    with pytest.raises(Garbled, match=rf"a frame of {size} bytes, where 0 to {codec.LARGEST} may be"):
-        next(found)
+def test_a_frame_of_an_impossible_size_is_garbled() -> None:
+    for size in (-1, -(2**31), codec.LARGEST + 1, 2**31 - 1):
+        found = codec.frames(bytearray(framed([b"good"]) + packed(size, b"x")))
+        assert next(found) == b"good"
+        with pytest.raises(Garbled, match=rf"a frame of {size} bytes, where 0 to {codec.LARGEST} may be"):
+            next(found)
 
 
 LIES = st.lists(NUMBERS | st.sampled_from([-1, 0, 1, 2**31 - 1, -(2**31)]) | st.binary(max_size=8), max_size=12)
 
 
 @given(st.binary(max_size=120) | LIES.map(lambda fields: packed(*fields)))
-def test_of_anything_comes_a_meaning_or_garbled(data: bytes) -> None:
-    """Also of lengths and counts that lie."""
+def test_any_bytes_are_a_value_or_garbled(data: bytes) -> None:
+    """Also wrong lengths and counts."""
     for read in READERS.values():
         with suppress(Garbled):
             read(data)
 
 
-@pytest.mark.parametrize("lie", [2**31 - 1, 2**30, 10**6, -1, -(2**31)])
-def test_what_a_lie_costs_is_bounded_by_the_frame(lie: int) -> None:
-    """Wherever it stands, in whatever reply."""
+def test_a_wrong_length_costs_no_more_memory_than_the_frame() -> None:
+    """At any place of any reply."""
     tracemalloc.start()
     try:
-        for before in range(0, 90, 2):
-            for read in READERS.values():
-                with suppress(Garbled):
-                    read(packed(bytes(before), lie, bytes(200)))
-        with suppress(Garbled):
-            list(codec.frames(bytearray(packed(lie, bytes(200)))))
+        for lie in (2**31 - 1, 2**30, 10**6, -1, -(2**31)):
+            for before in range(0, 90, 2):
+                for read in READERS.values():
+                    with suppress(Garbled):
+                        read(packed(bytes(before), lie, bytes(200)))
+            with suppress(Garbled):
+                list(codec.frames(bytearray(packed(lie, bytes(200)))))
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("length", [-1, -2, -(2**31)])
-def test_less_than_nothing_is_nothing(length: int) -> None:
-    reader = Reader(packed(length, length, length, 5))
-    assert (reader.buffer(), reader.text(), reader.texts(), reader.int()) == (b"", "", [], 5)
+def test_a_negative_length_is_empty() -> None:
+    for length in (-1, -2, -(2**31)):
+        reader = Reader(packed(length, length, length, 5))
+        assert (reader.buffer(), reader.text(), reader.texts(), reader.int()) == (b"", "", [], 5)
 
 
-@pytest.mark.parametrize("text", [b"\xff", b"\xed\xa0\x80", b"\xc0\xaf", b"a\xe2\x98"])
-def test_a_text_that_is_not_utf8_is_garbled(text: bytes) -> None:
-    said = packed(len(text), text)
-    places = {"children": packed(1, said, STAT_BYTES), "event": packed(bytes(codec.BODY), 1, 3, said)}
-    for where, data in places.items():
-        with pytest.raises(Garbled, match="not UTF-8"):
-            READERS[where](data)
+def test_a_text_that_is_not_utf8_is_garbled() -> None:
+    for text in (b"\xff", b"\xed\xa0\x80", b"\xc0\xaf", b"a\xe2\x98"):
+        sent = packed(len(text), text)
+        places = {"children": packed(1, sent, STAT_BYTES), "event": packed(bytes(codec.BODY), 1, 3, sent)}
+        for where, data in places.items():
+            with pytest.raises(Garbled, match="not UTF-8"):
+                READERS[where](data)
 
 
-def test_every_error_that_has_a_name_has_words() -> None:
+def test_every_named_error_has_words() -> None:
     named = {codec.UNIMPLEMENTED, codec.NO_NODE, codec.NO_AUTH, codec.BAD_VERSION, codec.NODE_EXISTS, codec.NOT_EMPTY,
              codec.EXPIRED, codec.AUTH_FAILED, codec.MOVED, codec.NO_WATCHER}  # fmt: skip
     assert named <= codec.ERRORS.keys()
-    assert all(words.strip() and number < 0 for number, words in codec.ERRORS.items())

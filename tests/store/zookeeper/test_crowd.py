@@ -1,14 +1,11 @@
-"""Many waiters of one client on one name: listings are shared, order and exclusion hold whoever goes, and neither the
-heartbeat nor the event loop waits for them."""
+"""Many waiters of one client on one name: they share listings, keep order and exclusion, and delay neither heartbeats
+nor the event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
@@ -18,7 +15,6 @@ import dibs.aio
 from dibs.backends.zookeeper.address import Address
 from dibs.backends.zookeeper.node_claims import NodeClaims
 from dibs.backends.zookeeper.store import Feed
-from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.client import SessionClient
 from dibs.backends.zookeeper.wire.codec import Request
 from dibs.backends.zookeeper.wire.exchange import Exchange
@@ -31,9 +27,8 @@ from lab import splitters
 from lab.curator import PATIENCE
 from lab.faults import Cut, at_message
 from lab.proxy import DOWN, Proxy
-from lab.servers import ports, shared
+from lab.servers import ports
 from lab.servers.supervisor import Server
-from lab.servers.zookeeper import ZooKeeper
 from store.zookeeper.faulty import answer_to
 
 GET_CHILDREN = 12
@@ -46,28 +41,8 @@ KINDS: dict[str, Callable[[dibs.aio.Client], dibs.aio.Lock]] = {
 }
 
 
-@pytest.fixture
-def url(server: Server, tmp_path: Path) -> str:
-    return shared.fresh(tmp_path)
-
-
-@pytest.fixture
-def listings(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The paths of all listings that were asked for."""
-    asked: list[bytes] = []
-    encode = codec.encode
-
-    def noting(xid: int, request: Request) -> bytes:
-        if request.operation == GET_CHILDREN:
-            asked.append(request.body)
-        return encode(xid, request)
-
-    monkeypatch.setattr(codec, "encode", noting)
-    return asked
-
-
 def standing(client: dibs.aio.Client) -> int:
-    """How many claims of it have a node."""
+    """The number of its claims that have a node."""
     return sum(node_claim.session is not None for node_claim in client._core.store._opened.node_claims._by_id.values())
 
 
@@ -75,41 +50,45 @@ async def in_queue(client: dibs.aio.Client, count: int) -> None:
     await eventually(lambda: standing(client) >= count, PATIENCE)
 
 
+async def taken(lock: dibs.aio.Lock) -> dibs.aio.Hold:
+    hold = await lock.acquire()
+    assert hold is not None
+    return hold
+
+
+@pytest.mark.gate
 @pytest.mark.parametrize(("kind", "queue"), [("lock", b"/crowd\0"), ("read", b"/crowd\0"), ("semaphore", b"/locks\0")])
-def test_waiters_on_one_name_share_listings(url: str, listings: list[bytes], kind: str, queue: bytes) -> None:
-    """Waiters that do not share list once each, at least. How many share one depends on how busy the machine is."""
+def test_waiters_on_one_name_share_listings(url: str, requests: list[Request], kind: str, queue: bytes) -> None:
+    """Waiters that do not share listings need at least one each. A busy machine shares fewer of them."""
+
+    async def one(client: dibs.aio.Client) -> None:
+        async with KINDS[kind](client):
+            """Served."""
 
     async def play() -> None:
         async with dibs.aio.connect(url) as client:
-            hold = await KINDS["write" if kind == "read" else kind](client).acquire()
-            assert hold is not None
-
-            async def one() -> None:
-                async with KINDS[kind](client):
-                    served.append(1)
-
-            served: list[int] = []
+            hold = await taken(KINDS["write" if kind == "read" else kind](client))
             async with asyncio.TaskGroup() as group:
                 for _ in range(CROWD):
-                    group.create_task(one())
+                    group.create_task(one(client))
                 await in_queue(client, CROWD + 1)
                 await hold.release()
-            assert len(served) == CROWD
 
     asyncio.run(play())
+    listings = [request.body for request in requests if request.operation == GET_CHILDREN]
     assert sum(path.endswith(queue) for path in listings) <= CROWD / 2
 
 
-def test_order_and_exclusion_hold_whoever_goes(url: str, kazoo: KazooClient) -> None:
-    """Two clients in turns in one queue; some give up, and of some the node is removed by an operator."""
+@pytest.mark.gate
+def test_order_and_exclusion_hold_when_waiters_leave(url: str, kazoo: KazooClient) -> None:
+    """Two clients in one queue. Some waiters give up; an operator removes the nodes of others."""
     path = f"{url.rpartition('/')[2]}/dibs/crowd"
     tokens: list[int] = []
     inside: list[int] = []
 
     async def play() -> None:
         async with dibs.aio.connect(url) as first, dibs.aio.connect(url) as second:
-            hold = await first.lock("crowd").acquire()
-            assert hold is not None
+            hold = await taken(first.lock("crowd"))
 
             async def one(client: dibs.aio.Client, number: int) -> None:
                 async with client.lock("crowd") as mine:
@@ -143,13 +122,12 @@ def test_order_and_exclusion_hold_whoever_goes(url: str, kazoo: KazooClient) -> 
 
 
 def test_numbers_of_a_directory_that_was_made_anew_are_not_compared(url: str, kazoo: KazooClient) -> None:
-    """They begin again, so the number that follows the last one known may be behind strangers."""
+    """They restart, so the number that follows the last known one may be behind other clients."""
     path = f"{url.rpartition('/')[2]}/dibs/crowd"
 
     async def play() -> None:
         async with dibs.aio.connect(url) as client:
-            hold = await client.lock("crowd").acquire()
-            assert hold is not None
+            _hold = await taken(client.lock("crowd"))
             waits = asyncio.create_task(client.lock("crowd").acquire())
             await in_queue(client, 2)
             operation = kazoo.transaction()
@@ -163,7 +141,7 @@ def test_numbers_of_a_directory_that_was_made_anew_are_not_compared(url: str, ka
             assert not [result for result in operation.commit() if isinstance(result, Exception)]
             await eventually(lambda: len(kazoo.get_children(path)) == 3)
             async with client.lock("other"):
-                """What was answered before has been dealt with."""
+                """Earlier replies have been handled."""
             assert not waits.done()
             for number in range(2):
                 kazoo.delete(f"{path}/lock-{number:010d}")
@@ -172,27 +150,23 @@ def test_numbers_of_a_directory_that_was_made_anew_are_not_compared(url: str, ka
     asyncio.run(play())
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("kind", ["read", "semaphore"])
 def test_a_listing_whose_answer_was_lost_is_asked_for_again(server: Server, url: str, kind: str) -> None:
-    """The claim stands, and nobody told it whom to wait for."""
+    """The claim has a node, but does not know which one to watch."""
 
     def lists(message: bytes) -> bool:
         return message[8:12] == GET_CHILDREN.to_bytes(4) and b"crowd" in message
 
-    async def wait(client: dibs.aio.Client) -> dibs.aio.Hold | None:
-        return await KINDS[kind](client).acquire()  # by another task than the one that holds it
-
     async def play(client: dibs.aio.Client, proxy: Proxy) -> None:
         async with client:
-            hold = await KINDS["write" if kind == "read" else kind](client).acquire()
-            assert hold is not None
+            hold = await taken(KINDS["write" if kind == "read" else kind](client))
             strike = answer_to(proxy, lists)
             proxy.add(Cut(at_message(match=strike)), DOWN)
-            waits = asyncio.create_task(wait(client))
+            waits = asyncio.create_task(taken(KINDS[kind](client)))
             await in_queue(client, 2)
             await hold.release()
-            waiting = await asyncio.wait_for(waits, PATIENCE)
-            assert waiting is not None
+            await asyncio.wait_for(waits, PATIENCE)
             assert strike.struck
 
     with Proxy((ports.HOST, server.port), splitter=splitters.zookeeper) as proxy:
@@ -200,7 +174,7 @@ def test_a_listing_whose_answer_was_lost_is_asked_for_again(server: Server, url:
 
 
 def test_few_tasks_wake_in_one_round_of_the_loop(url: str) -> None:
-    """So that the loop gets to others in between."""
+    """Other callbacks run in between."""
     woken: list[int] = [0]
 
     async def play() -> None:
@@ -234,7 +208,7 @@ def test_few_tasks_wake_in_one_round_of_the_loop(url: str) -> None:
     assert max(woken) <= 200
 
 
-def test_a_loop_that_was_closed_amidst_does_not_keep_the_next_one_waiting(url: str) -> None:
+def test_a_loop_that_was_closed_with_messages_left_does_not_delay_the_next(url: str) -> None:
     client = dibs.aio.connect(url)
     feed: Feed
 
@@ -258,57 +232,8 @@ def test_a_loop_that_was_closed_amidst_does_not_keep_the_next_one_waiting(url: s
     asyncio.run(go_on())
 
 
-@pytest.mark.soak  # a server of its own, and some seconds of every core
-def test_three_thousand_waiters_are_served(tmp_path: Path) -> None:
-    """None is lost, the event loop gets its turn, and a hand-over costs no more than twice what it costs with 100."""
-    rates: dict[int, float] = {}
-    longest = 0.0
-
-    async def play(url: str, count: int) -> None:
-        nonlocal longest
-        async with dibs.aio.connect(url) as client:
-            hold = await client.lock("crowd").acquire()
-            other = await client.lock("other").acquire()
-            assert hold is not None
-            assert other is not None
-
-            async def one() -> None:
-                async with client.lock("crowd"):
-                    served.append(time.monotonic())
-
-            async def tick() -> None:
-                """The longest time that the loop's thread worked without coming back here."""
-                nonlocal longest
-                while len(served) < count:
-                    before = time.thread_time()
-                    await asyncio.sleep(0.005)
-                    longest = max(longest, time.thread_time() - before)
-
-            served: list[float] = []
-            ticking = asyncio.create_task(tick())
-            async with asyncio.TaskGroup() as group:
-                for _ in range(count):
-                    group.create_task(one())
-                    await asyncio.sleep(0)
-                await in_queue(client, count + 1)
-                await hold.release()
-            await ticking
-            rates[count] = count / (served[-1] - served[0])
-            other.check()
-
-    gc.disable()  # it visits the objects of 3,000 tasks, which takes longer than what is measured here
-    try:
-        with Server(ZooKeeper(tick_ms=2000, java=["-Xmx512m"])) as server:
-            for count in (100, 100, 3000):
-                asyncio.run(play(server.url(host=ports.HOST), count))
-    finally:
-        gc.enable()
-    assert rates[3000] >= rates[100] / 2
-    assert longest < 0.05
-
-
 def test_a_heartbeat_waits_while_other_replies_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They come in order, so its own is behind them; a connection over which nothing comes is given up."""
+    """Replies come in order, so its own is behind them. A silent connection is closed."""
     runtime = ThreadRuntime()
     address = Address(parse("zookeeper://127.0.0.1:1"))
     broken: list[str] = []

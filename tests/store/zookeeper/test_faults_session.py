@@ -1,60 +1,44 @@
-"""ZooKeeper's own requests, cut or late; a waiter's session that ends; nodes that an operator removes.
+"""Lost and late requests of ZooKeeper, a waiter's session that ends, and nodes that an operator removes.
 
-Whatever is lost on the way, one claim makes one node, and leaves none, also where a lock needs several. What befalls a
-plain lock on any store is in tests/store/faults.
+A claim makes one node and leaves none, whatever is lost. tests/store/faults has the faults that all stores share.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
 import dibs
 from dibs.core.queue import UNFAIR
-from dibs.testing.contract.harness import World
+from dibs.testing.contract.harness import Actor, World
 from dibs.testing.contract.seats import Seat
 from dibs.testing.contract.worlds import MUTEXES
 from lab import splitters
-from lab.faults import Cut, Refuse, at_message
+from lab.faults import Cut, Match, Refuse, at_message
 from lab.proxy import DOWN, UP, Proxy
 from lab.servers import ports
 from lab.servers.programs import require
 from lab.servers.supervisor import Server
 from lab.servers.zookeeper import ZooKeeper
 from lab.servers.zookeeper_ensemble import left, standing
-from lab.surface import clock
-from store.faults.kit import Relay, eventually, usually_sync
-from store.zookeeper.faulty import (  # fmt: skip
-    CREATE,
-    CREATE2,
-    DELETE,
-    GET,
-    MULTI,
-    First,
-    Witness,
-    answer_to,
-    asks,
-    both_apis,
-    directory,
-    fresh_name,
-    operator,
-    through,
-)
+from lab.witness import First, Witness
+from store.faults.kit import Relay, both_apis, eventually, passes, usually_sync
+from store.zookeeper.faulty import CREATE, CREATE2, DELETE, GET, MULTI, answer_to, asks, directory, operate, through
 
-pytestmark = [pytest.mark.early, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.gate, pytest.mark.early, pytest.mark.timeout(150)]
 LEASE = 60.0
-"""Nothing here waits for its end: what is told is told long before."""
+"""No test waits for its end."""
 SHORT = 3.0
 PROMPTLY = LEASE / 4
-"""Before the store would look of itself: the watch of the node tells."""
+"""Before the next renewal: by the watch of the node."""
 TIME_OUT = 50.0
-"""Of an acquire that must succeed."""
-MUTEX = pytest.mark.parametrize("mutex", [MUTEXES[kind] for kind in ("write", "semaphore")], ids=["write", "semaphore"])
-Mutex = Callable[..., Any]
+"""For an acquire that must succeed."""
+KINDS = pytest.mark.parametrize("kind", ["write", "semaphore"])
+LOST = pytest.mark.parametrize("lost", ["request", "answer"])
 
 
 @pytest.fixture(scope="module")
@@ -74,117 +58,82 @@ def server(one_server: Server) -> Iterator[Server]:
 def proxy(server: Server) -> Iterator[Proxy]:
     with Proxy((ports.HOST, server.port), splitter=splitters.zookeeper) as made:
         yield made
-        made.heal()  # in asyncio, what a client says at its end is still on its way
+        made.heal()  # the last messages of asyncio clients are still on their way
         made.wait_for(lambda: all(transport.up.ended for transport in made.open_links), what="clients have hung up")
 
 
-@pytest.fixture
-def name() -> str:
-    return fresh_name()
+def cut_once(proxy: Proxy, matching: Match, lost: str) -> First:
+    """Cut the connection at the first such request, or at its reply."""
+    strike = First(matching) if lost == "request" else answer_to(proxy, matching)
+    proxy.add(Cut(at_message(match=strike)), UP if lost == "request" else DOWN)
+    return strike
 
 
 def nodes(server: Server, name: str) -> list[str]:
-    """All of them, of every kind of lock."""
     return [text for text in standing(server.ask("dump")) if f"{directory(name)}/" in text]
 
 
-async def warm(world: World, client: Any, name: str, mutex: Mutex) -> None:
-    """Connected, and the directory made: what follows is the claim's own."""
-    hold = await world.actor("ana")(lambda: mutex(client, name).acquire())
-    await world.actor("ana")(hold.release)
+async def warm(actor: Actor, lock: Any) -> None:
+    """Connect, and make the directory."""
+    hold = await actor(lock.acquire)
+    await actor(hold.release)
 
 
 @pytest.mark.parametrize(
-    ("kind", "steps"),
-    [
-        ("write", [CREATE, CREATE2]),
-        ("semaphore", [CREATE, CREATE2]),
-        ("semaphore", [MULTI]),
-    ],
-    ids=["write", "semaphore's place", "semaphore's permit"],
+    ("kind", "steps"), [("write", [CREATE, CREATE2]), ("semaphore", [CREATE, CREATE2]), ("semaphore", [MULTI])]
 )
-@pytest.mark.parametrize("lost", ["request", "answer"])
+@LOST
 @usually_sync
 async def test_the_connection_is_cut_around_a_create(
     world: World, server: Server, proxy: Proxy, name: str, kind: str, steps: list[int], lost: str
 ) -> None:
     client, other = world.client(through(proxy), lease=LEASE), world.client(server.url(), lease=LEASE)
     ana, mutex, witness = world.actor("ana"), MUTEXES[kind], Witness(world, name)
-    await warm(world, client, name, mutex)
-    strike = First(asks(name, *steps)) if lost == "request" else answer_to(proxy, asks(name, *steps))
-    proxy.add(Cut(at_message(match=strike)), UP if lost == "request" else DOWN)
+    await warm(ana, mutex(client, name))
+    strike = cut_once(proxy, asks(name, *steps), lost)
     hold = await ana(witness.take(mutex(client, name), timeout=TIME_OUT))
     assert strike.struck
     info = await world.inspect(other, name)
     assert ([holder.token for holder in info.holders], info.waiters) == ([hold.token], ())
     assert len(nodes(server, name)) == 1, "the first node was found again, or is gone"
-    await held_for_a_while(witness, hold)
+    await passes(witness, 2.0)  # by then the client has checked its node
+    hold.check()
     await ana(witness.give(hold))
     await eventually(lambda: not nodes(server, name))
     witness.acquit()
 
 
-async def held_for_a_while(witness: Witness, hold: Any) -> None:
-    """Long enough for the store to have looked after the node once more, of itself."""
-    await eventually(witness.watching(lambda: clock() > witness.granted(hold) + 2.0))
-    hold.check()
-
-
-@MUTEX
-@pytest.mark.parametrize("lost", ["request", "answer"])
+@KINDS
+@LOST
 @usually_sync
 async def test_the_connection_is_cut_around_a_delete(
-    world: World, server: Server, proxy: Proxy, name: str, mutex: Mutex, lost: str
+    world: World, server: Server, proxy: Proxy, name: str, kind: str, lost: str
 ) -> None:
     client, other = world.client(through(proxy), lease=LEASE), world.client(server.url(), lease=LEASE)
     ana, bob = world.actors("ana", "bob")
-    witness = Witness(world, name)
+    mutex, witness = MUTEXES[kind], Witness(world, name)
     hold = await ana(witness.take(mutex(client, name)))
     pending = bob.start(witness.take(mutex(other, name), timeout=TIME_OUT))
     await world.in_queue(other, name, 1)
-    deletes = asks(name, DELETE, MULTI)
-    strike = First(deletes) if lost == "request" else answer_to(proxy, deletes)
-    proxy.add(Cut(at_message(match=strike)), UP if lost == "request" else DOWN)
+    strike = cut_once(proxy, asks(name, DELETE, MULTI), lost)
     await ana(witness.give(hold))
     won = await pending
     assert strike.struck
     assert won.token > hold.token
-    assert len(proxy.links) >= 2, "it re-attached, and did not wait for the session to end"
+    assert len(proxy.links) >= 2, "it reconnected, and did not wait for the session to end"
     await bob(witness.give(won))
     await eventually(lambda: not nodes(server, name))
     witness.acquit()
 
 
 @both_apis
-async def test_a_late_answer_to_a_create(world: World, server: Server, proxy: Proxy, name: str) -> None:
-    """Late, but before anybody has given the connection up: what is left of the hold counts from the asking."""
-    client = world.client(through(proxy), lease=LEASE)
-    ana, witness = world.actor("ana"), Witness(world, name)
-    await warm(world, client, name, MUTEXES["lock"])
-    late = proxy.hold(DOWN, at_message(match=answer_to(proxy, asks(name, CREATE, CREATE2))))
-    asked = clock()
-    pending = ana.start(witness.take(client.lock(name), timeout=TIME_OUT))
-    await asyncio.to_thread(late.await_held)
-    await eventually(lambda: clock() > asked + 0.5)
-    assert not pending.done()
-    assert late.deliver() == 1
-    hold = await pending
-    assert clock() + hold.remaining < asked + LEASE, "a late answer makes no longer hold"
-    assert len(nodes(server, name)) == 1
-    await ana(witness.give(hold))
-    witness.acquit()
-
-
-@both_apis
-async def test_an_acquire_that_gives_up_on_a_cut_line_leaves_nothing(
-    world: World, server: Server, proxy: Proxy, name: str
-) -> None:
-    """Its create was sent, its answer is late, its time is over: once the queue is well, the node goes."""
+async def test_an_acquire_that_gives_up_leaves_no_node(world: World, server: Server, proxy: Proxy, name: str) -> None:
+    """The reply to its create comes after its timeout: the node is removed after that."""
     client, other = world.client(through(proxy), lease=LEASE), world.client(server.url(), lease=LEASE)
     ana, bob = world.actors("ana", "bob")
-    await warm(world, client, name, MUTEXES["lock"])
+    await warm(ana, client.lock(name))
     held = proxy.hold(DOWN, at_message(match=answer_to(proxy, asks(name, CREATE, CREATE2))))
-    refusal = proxy.add(Refuse())  # it cannot go and ask on another connection
+    refusal = proxy.add(Refuse())  # it cannot ask on another connection
     with pytest.raises(dibs.StoreUnavailable):
         await ana(lambda: client.lock(name).acquire(timeout=1.0))
     assert held.messages
@@ -193,13 +142,12 @@ async def test_an_acquire_that_gives_up_on_a_cut_line_leaves_nothing(
     hold = await bob(lambda: other.lock(name).acquire(timeout=TIME_OUT))
     assert [f"node {directory(name)}/" in node for node in nodes(server, name)] == [True]
     await bob(hold.release)
-    with operator(server) as kazoo:
-        assert kazoo.exists(directory(name)) is None or kazoo.get_children(directory(name)) == []
+    assert not operate(server, lambda kazoo: kazoo.get_children(directory(name)))
 
 
 @both_apis
 async def test_a_session_that_ends_while_it_waits(world: World, server: Server, proxy: Proxy, name: str) -> None:
-    """Its place is gone with it: it stands at the end of the queue, and is served there."""
+    """It loses its place, and joins the queue again at the end."""
     near, far = world.client(server.url(), lease=LEASE), world.client(through(proxy), lease=SHORT)
     ana, bob, eve = world.actors("ana", "bob", "eve")
     witness = Witness(world, name)
@@ -226,29 +174,26 @@ async def test_a_session_that_ends_while_it_waits(world: World, server: Server, 
     witness.acquit()
 
 
-def only_node(server: Server, name: str, place: int = 0) -> str:
-    """The path of the claim at that place in the queue of a lock."""
-    with operator(server) as kazoo:
+def remove_holder(server: Server, name: str) -> None:
+
+    def remove(kazoo: KazooClient) -> None:
         children = sorted(kazoo.get_children(directory(name)), key=lambda child: child[-10:])
-    return f"{directory(name)}/{children[place]}"
+        kazoo.delete(f"{directory(name)}/{children[0]}")
+
+    operate(server, remove)
 
 
-def delete(server: Server, path: str) -> None:
-    with operator(server) as kazoo:
-        kazoo.delete(path)
-
-
-@pytest.mark.parametrize("waited", [False, True], ids=["that came first", "that waited before"])
+@pytest.mark.parametrize("waited", [False, True])
 @both_apis
 async def test_an_operator_removes_a_holder(world: World, server: Server, name: str, waited: bool) -> None:
-    """It is told by the watch of its own node, which one that stood in the queue has had since then."""
+    """The watch of its own node reports it, also if it was set while the claim waited."""
     relay = Relay(world, name, server.url(), LEASE)
     await relay.begin()
     actor, hold = relay.ana, relay.hold
     if waited:
         await relay.ana(relay.witness.give(relay.hold))
         actor, hold = relay.bob, await relay.pending
-    await asyncio.to_thread(lambda: delete(server, only_node(server, name)))
+    remove_holder(server, name)
     await eventually(hold.lost.is_set, within=PROMPTLY)
     with pytest.raises(dibs.LockLost, match=name):
         hold.check()
@@ -262,25 +207,7 @@ async def test_an_operator_removes_a_holder(world: World, server: Server, name: 
     await world.free(relay.other, name)
 
 
-@both_apis
-async def test_an_operator_removes_a_waiter(world: World, server: Server, name: str) -> None:
-    """It joins the queue again, at its end, and is served."""
-    relay = Relay(world, name, server.url(), LEASE)
-    await relay.begin()
-    await asyncio.to_thread(lambda: delete(server, only_node(server, name, place=1)))
-
-    async def back() -> bool:
-        return any(one.token > relay.waiter.token for one in (await world.inspect(relay.client, name)).waiters)
-
-    await eventually(back)
-    await relay.ana(relay.witness.give(relay.hold))
-    won = await relay.pending
-    assert won.token > relay.waiter.token
-    await relay.bob(relay.witness.give(won))
-    relay.witness.acquit()
-
-
-def test_an_unfair_waiter_that_left_hears_nothing_of_its_late_watch(server: Server, proxy: Proxy, name: str) -> None:
+def test_an_unfair_waiter_that_left_is_not_woken_by_its_late_watch(server: Server, proxy: Proxy, name: str) -> None:
     """The request that sets its watch arrives when it has left and the holder's node is gone."""
     with closing(Seat(server.url())) as ana, closing(Seat(through(proxy))) as bob:
         bob.leave(bob.joined(name=name)[0])  # connected

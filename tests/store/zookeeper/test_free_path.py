@@ -1,12 +1,10 @@
-"""The straight line to a free lock, at the level of the queue: its answers, and the cases that it leaves to `join` and
-`leave` with nothing sent."""
+"""The free path at the level of the queue: its replies, and the cases that it leaves to `join` and `leave` unsent."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,12 +20,8 @@ from dibs.core.queue import LOOK, NOWHERE, QUEUE, YOURS
 from dibs.core.rule import Claim, Prepared, Standing
 from dibs.runtime.threads import step
 from lab.curator import PATIENCE
-from lab.faults import Cut, at_message
-from lab.proxy import DOWN, Proxy
-from lab.servers import ports, shared
-from lab.servers.supervisor import Server
 from process.children import until
-from store.zookeeper.faulty import CREATE2, DELETE, answer_to, asks
+from store.zookeeper.faulty import CREATE2, DELETE
 
 GET_CHILDREN = 12
 NAME = "dibs:free"
@@ -41,7 +35,7 @@ class Caller:
             """Connected, and the directory is there."""
         self.queue: ZookeeperQueue = client._core.opened._queue
         self.client = client._core.store._opened.client
-        self.client._quiet = 3600.0  # the heart does not begin to read
+        self.client._quiet = 3600.0  # the client's thread does not begin to read
         self.client.send(())
         until(lambda: not self.client._leads, what="nobody reads")
         self.now = client._core.now
@@ -57,8 +51,8 @@ class Caller:
         return Claim(id, name, self.kind, 1, 1, 30.0, 5.0, by, b"c" * 16, '{"owner": "o"}', prepared=self.prepared)
 
     def take(self, claim: Claim) -> Standing:
-        """Once nothing else is on its way: the heart may be beating."""
-        return until(lambda: self.queue.take_now(claim, QUEUE, self.in_time), what="a straight line")
+        """Once no other reply is due: a heartbeat may be on its way."""
+        return until(lambda: self.queue.take_now(claim, QUEUE, self.in_time), what="the free path")
 
     def taken(self) -> Claim:
         claim = self.claim()
@@ -72,13 +66,8 @@ class Caller:
             answers.append(self.queue.leave_now(claim, self.in_time))
             return answers[-1] is not None
 
-        until(answered, what="a straight line")
+        until(answered, what="the free path")
         return answers[-1] is True
-
-
-@pytest.fixture
-def url(server: Server, tmp_path: Path) -> str:
-    return shared.fresh(tmp_path)
 
 
 @pytest.fixture
@@ -93,16 +82,9 @@ def path(url: str) -> str:
 
 
 def test_a_free_lock_is_taken_and_left_by_three_requests(
-    caller: Caller, kazoo: KazooClient, path: str, monkeypatch: pytest.MonkeyPatch
+    caller: Caller, kazoo: KazooClient, path: str, requests: list[codec.Request]
 ) -> None:
-    general: list[int] = []
-    encode = codec.encode
-
-    def noting(xid: int, request: codec.Request) -> bytes:
-        general.append(request.operation)
-        return encode(xid, request)
-
-    monkeypatch.setattr(codec, "encode", noting)
+    requests.clear()
     tickets = []
     for _ in range(3):
         claim = caller.taken()
@@ -114,27 +96,14 @@ def test_a_free_lock_is_taken_and_left_by_three_requests(
         assert caller.leave(claim)
         assert kazoo.get_children(path) == []
     assert tickets == sorted(set(tickets))
-    assert not {CREATE2, GET_CHILDREN, DELETE} & set(general), "nothing goes the general way"
+    assert not {CREATE2, GET_CHILDREN, DELETE} & {request.operation for request in requests}, "all by the free path"
     assert not caller.client._owner.busy(), "nothing is kept of claims that left"
-
-
-def test_a_lock_that_is_held_is_waited_for(caller: Caller, url: str) -> None:
-    with dibs.connect(url) as other:
-        hold = other.lock("free").acquire(timeout=PATIENCE)
-        assert hold is not None
-        claim = caller.claim()
-        caller.queue._me.inbox.expect(claim.id)
-        standing = caller.take(claim)
-        assert (standing.holds, standing.ticket > hold.token) == (False, True)
-        hold.release()
-    assert step(caller.queue.watch(claim, caller.in_time)) is YOURS
-    assert caller.leave(claim)
 
 
 def test_the_end_of_the_node_ahead_is_no_grant_while_the_own_node_is_not_watched(
     caller: Caller, url: str, kazoo: KazooClient, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two claims of one client wait behind another client's. Somebody removes the node of the second one."""
+    """Two claims of one client wait behind another client's. An operator removes the node of the second one."""
     monkeypatch.setattr("dibs.backends.zookeeper.node_claims.WATCHED_AFTER", 3600.0)
     with dibs.connect(url) as other:
         hold = other.lock("free").acquire(timeout=PATIENCE)
@@ -153,14 +122,14 @@ def test_the_end_of_the_node_ahead_is_no_grant_while_the_own_node_is_not_watched
     assert step(caller.queue.renew([second], caller.in_time)) == [None]
 
 
-def test_a_node_that_somebody_removed_is_missed(caller: Caller, kazoo: KazooClient, path: str) -> None:
+def test_leave_reports_a_node_that_an_operator_removed(caller: Caller, kazoo: KazooClient, path: str) -> None:
     claim = caller.taken()
     (name,) = kazoo.get_children(path)
     kazoo.delete(f"{path}/{name}")
     assert not caller.leave(claim)
 
 
-def test_the_end_of_a_watched_node_is_no_news_to_the_one_who_leaves(caller: Caller) -> None:
+def test_a_claim_that_leaves_is_not_woken_by_its_own_node(caller: Caller) -> None:
     claim, news = caller.taken(), []
     claims = caller.queue._node_claims
     node_claim = claims.find(claim.id)
@@ -174,7 +143,7 @@ def test_the_end_of_a_watched_node_is_no_news_to_the_one_who_leaves(caller: Call
 
 
 def test_a_late_reply_about_another_node_grants_nothing(caller: Caller, url: str) -> None:
-    """A listing showed meanwhile that the holder is the node ahead, and not the waiter that just left."""
+    """A listing showed meanwhile that the node ahead is the holder, and not the waiter that just left."""
     with dibs.connect(url) as other, other.lock("free", timeout=PATIENCE):
         claim = caller.claim()
         standing = step(caller.queue.join(claim, QUEUE, caller.in_time))
@@ -207,11 +176,12 @@ def test_an_unusual_claim_is_left_to_join_unsent(caller: Caller) -> None:
     finally:
         caller.client._exchange._connection.pending.remove(pending)
     with caller.client._inbox._mutex:
-        assert caller.client._inbox._leader is None, "nobody is left to lead"
+        assert caller.client._inbox._leader is None, "no waiter leads"
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("what", ["no directory", "another kind", "numbers used up"])
-def test_whatever_is_not_simple_is_settled_by_join(
+def test_special_cases_are_left_to_join(
     caller: Caller, kazoo: KazooClient, path: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim = caller.claim("dibs:new" if what == "no directory" else NAME)
@@ -239,11 +209,12 @@ def test_whatever_is_not_simple_is_settled_by_join(
             assert kazoo.get_children(path) == []
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("letter", [b"0", b"\xff"])
 def test_a_listing_without_the_own_node_does_not_count(
     caller: Caller, monkeypatch: pytest.MonkeyPatch, letter: bytes
 ) -> None:
-    """Somebody removed it in between, and another one came; or the reply is damaged."""
+    """An operator removed it, and another claim joined; or the reply is damaged."""
     ask_now = caller.client.ask_now
     altered: list[bytes] = []
 
@@ -266,7 +237,7 @@ def test_a_listing_without_the_own_node_does_not_count(
 
 
 def test_a_node_of_another_session_than_ours_does_not_count(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The session ended, and the reply is to the last request of the old one."""
+    """The session ended, and the reply belongs to the old one."""
     claim, newer = caller.claim(), Session(30.0)
     newer.attached(codec.Welcome(30_000, 1, bytes(16)), caller.now())
     with monkeypatch.context() as patch:
@@ -277,24 +248,3 @@ def test_a_node_of_another_session_than_ours_does_not_count(caller: Caller, monk
     standing = step(caller.queue.join(claim, QUEUE, caller.in_time))
     assert standing.holds
     assert caller.leave(claim)
-
-
-@pytest.mark.parametrize("verb", ["take", "leave"])
-def test_a_lost_reply_is_unknown_and_the_general_way_finds_out(
-    server: Server, kazoo: KazooClient, path: str, verb: str
-) -> None:
-    there = f"zookeeper://{ports.HOST}:{{}}{path.removesuffix('/dibs/free')}"
-    with Proxy((ports.HOST, server.port)) as proxy, dibs.connect(there.format(proxy.port)) as client:
-        caller = Caller(client)
-        claim = caller.claim() if verb == "take" else caller.taken()
-        reply = answer_to(proxy, asks("free", CREATE2 if verb == "take" else DELETE))
-        proxy.add(Cut(at_message(match=reply)), DOWN)
-        with pytest.raises(dibs.StoreUnavailable):
-            caller.take(claim) if verb == "take" else caller.leave(claim)
-        if verb == "take":
-            assert claim.asked
-            standing = step(caller.queue.join(claim, QUEUE, caller.in_time))
-            assert standing.holds
-            assert len(kazoo.get_children(path)) == 1
-        step(caller.queue.leave(claim, True, caller.in_time))
-        assert kazoo.get_children(path) == []

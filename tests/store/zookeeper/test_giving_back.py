@@ -1,10 +1,11 @@
-"""Many claims given back at once, a connection made beforehand, and how long a reply takes: on a real server."""
+"""Claims and calls that end leave nothing in the client or on the server. A connection can be made beforehand."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 from kazoo.client import KazooClient
@@ -12,70 +13,57 @@ from kazoo.exceptions import NoNodeError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 import dibs
-from dibs.backends.zookeeper.wire import codec
+import dibs.aio
 from dibs.backends.zookeeper.wire.codec import Request
+from dibs.backends.zookeeper.wire.exchange import Exchange
+from dibs.backends.zookeeper.wire.session import PendingRequest
 from dibs.core.queue import NOWHERE
 from dibs.runtime.threads import step
+from dibs.testing.contract.harness import eventually
 from dibs.testing.contract.seats import Seat
 from lab.curator import PATIENCE
 from lab.faults import BlackHole, Latency, Refuse
 from lab.proxy import Proxy
-from lab.servers import ports, shared
+from lab.servers import ports
 from lab.servers.supervisor import Server
+from lab.stopwatch import Stopwatch
 from process.children import until
+from store.zookeeper.faulty import DELETE, MULTI
 
-DELETE, GET_CHILDREN = 2, 12
+GET_CHILDREN = 12
 NO_DELETE = [make_acl("world", "anyone", all=False, read=True, create=True, write=True, admin=True)]
 
 
-@pytest.fixture
-def url(server: Server, tmp_path: Path) -> str:
-    return shared.fresh(tmp_path)
-
-
-@pytest.fixture
-def seat(url: str) -> Iterator[Seat]:
-    made = Seat(url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The operations of all requests."""
-    operations: list[int] = []
-    encode = codec.encode
-
-    def noting(xid: int, request: Request) -> bytes:
-        operations.append(request.operation)
-        return encode(xid, request)
-
-    monkeypatch.setattr(codec, "encode", noting)
-    return operations
+def root(url: str) -> str:
+    return f"/{url.rpartition('/')[2]}"
 
 
 def children(kazoo: KazooClient, url: str, name: str) -> list[str]:
-    path = f"{url.rpartition('/')[2]}/{name}"
-    try:
-        return list(kazoo.get_children(path))
-    except NoNodeError:
-        return []
+    with suppress(NoNodeError):
+        return list(kazoo.get_children(f"{root(url)}/{name}"))
+    return []
 
 
-def test_many_claims_are_given_back_in_one_pipeline(seat: Seat, url: str, kazoo: KazooClient, asked: list[int]) -> None:
+def count(requests: list[Request], operation: int) -> int:
+    return sum(request.operation == operation for request in requests)
+
+
+def test_many_claims_are_given_back_in_one_pipeline(
+    seat: Seat, url: str, kazoo: KazooClient, requests: list[Request]
+) -> None:
     held = [seat.joined(name=f"name{number % 50}")[0] for number in range(150)]
     (semaphore, _) = seat.joined(name="permits", kind="semaphore", capacity=5, weight=3)
-    asked.clear()
+    requests.clear()
     results = step(seat.queue.leave_all([(claim, True) for claim in (*held, semaphore)], seat.soon))
     assert list(results) == [None] * 151
-    assert asked.count(DELETE) == 153
-    assert GET_CHILDREN not in asked
+    assert count(requests, DELETE) == 153
+    assert count(requests, GET_CHILDREN) == 0
     assert not any(children(kazoo, url, f"name{number}") for number in range(50))
     assert not children(kazoo, url, "permits/leases")
 
 
 def test_claims_whose_join_was_not_answered_are_looked_for_and_cannot_come_later(
-    seat: Seat, url: str, kazoo: KazooClient, asked: list[int]
+    seat: Seat, url: str, kazoo: KazooClient, requests: list[Request]
 ) -> None:
     held = [seat.joined(name="a")[0] for _ in range(20)]
     others = [seat.joined(name="b")[0] for _ in range(20)]
@@ -83,10 +71,10 @@ def test_claims_whose_join_was_not_answered_are_looked_for_and_cannot_come_later
     unknown.asked = True
     for claim in held:
         seat.store._opened.node_claims.finish(claim.id)  # as if its leave had failed before
-    asked.clear()
+    requests.clear()
     leaving = [*((claim, True) for claim in held), *((claim, False) for claim in (*others, unknown))]
     assert list(step(seat.queue.leave_all(leaving, seat.soon))) == [None] * 41
-    assert asked.count(GET_CHILDREN) == 2, "each directory is listed once"
+    assert count(requests, GET_CHILDREN) == 2, "each directory is listed once"
     assert not children(kazoo, url, "a")
     assert not children(kazoo, url, "b")
     assert seat.join(others[0]) is None
@@ -95,13 +83,13 @@ def test_claims_whose_join_was_not_answered_are_looked_for_and_cannot_come_later
 
 def test_a_refused_claim_does_not_keep_the_others(seat: Seat, url: str, kazoo: KazooClient) -> None:
     kept, freed = seat.joined(name="kept")[0], seat.joined(name="freed")[0]
-    kazoo.set_acls(f"{url.rpartition('/')[2]}/kept", NO_DELETE)
+    kazoo.set_acls(f"{root(url)}/kept", NO_DELETE)
     first, second = step(seat.queue.leave_all([(kept, True), (freed, True)], seat.soon))
     assert isinstance(first, dibs.StoreError)
     assert not isinstance(first, dibs.StoreUnavailable)
     assert second is None
     assert len(children(kazoo, url, "kept")) == 1
-    kazoo.set_acls(f"{url.rpartition('/')[2]}/kept", OPEN_ACL_UNSAFE)
+    kazoo.set_acls(f"{root(url)}/kept", OPEN_ACL_UNSAFE)
     assert list(step(seat.queue.leave_all([(kept, True)], seat.soon))) == [None]
     assert not children(kazoo, url, "kept")
 
@@ -112,6 +100,7 @@ def test_a_silent_server_answers_for_none(seat: Seat) -> None:
         step(seat.queue.leave_all([(claim, True)], seat.now()))
 
 
+@pytest.mark.gate
 def test_a_connection_is_made_beforehand_and_the_round_trip_measured(server: Server, url: str) -> None:
     with Proxy((ports.HOST, server.port)) as proxy:
         seat = Seat(url.replace(f":{server.port}", f":{proxy.port}"))
@@ -133,11 +122,12 @@ def test_a_connection_is_made_beforehand_and_the_round_trip_measured(server: Ser
             seat.close()
 
 
+@pytest.mark.gate
 def test_a_refused_delete_is_tried_for_as_long_as_the_session_lives(
     url: str, kazoo: KazooClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dibs.core.give_backs._AFTER_REFUSAL", 0.1)
-    path = f"{url.rpartition('/')[2]}/dibs/a"
+    path = f"{root(url)}/dibs/a"
     with dibs.connect(url, lease=3) as client:
         hold = client.lock("a").acquire(timeout=PATIENCE)
         assert hold is not None
@@ -152,11 +142,11 @@ def test_a_refused_delete_is_tried_for_as_long_as_the_session_lives(
             other.check()
 
 
-@pytest.mark.parametrize("in_flight", [False, True], ids=["answered", "in flight"])
+@pytest.mark.parametrize("in_flight", [pytest.param(False, marks=pytest.mark.gate), True])
 def test_claims_that_leave_without_a_connection_watch_nothing_afterwards(
     seat: Seat, url: str, server: Server, in_flight: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Watches are set again on the next connection: one that nobody needs would be set again for ever."""
+    """Watches are set again on the next connection: an unneeded one would be set again for ever."""
     monkeypatch.setattr("dibs.backends.zookeeper.node_claims.WATCHED_AFTER", 3600.0)
     seat.joined(name="a")
     with Proxy((ports.HOST, server.port)) as proxy:
@@ -179,3 +169,100 @@ def test_claims_that_leave_without_a_connection_watch_nothing_afterwards(
             other.leave_all(*claims)
         finally:
             other.close()
+
+
+async def cancelled_at_each_wait(make: Callable[[int], Awaitable[object]]) -> None:
+    """Cancel a call at its first wait, another at its second, and so on, until one ends."""
+    for number in range(50):
+        coroutine = make(number).__await__()
+        waits = 0
+        try:
+            while True:
+                future = next(coroutine)
+                if waits == number:
+                    coroutine.throw(asyncio.CancelledError())
+                waits += 1
+                future._asyncio_future_blocking = False
+                await asyncio.wait([future])
+        except asyncio.CancelledError:
+            continue
+        except StopIteration:
+            return
+    raise AssertionError("it waits more often than that")
+
+
+def test_a_put_that_ended_in_conflict_is_forgotten(url: str) -> None:
+    with dibs.connect(url) as client:
+        cell = client.cell("a")
+        cell.set(b"1", 0)
+        for _ in range(5):
+            with pytest.raises(dibs.Conflict):
+                cell.set(b"2", 0)
+        puts = client._core.store._opened.puts
+        assert not puts._unanswered
+        assert len(puts.versions) == 1
+
+
+def test_cancelled_puts_leave_no_note(url: str, kazoo: KazooClient) -> None:
+    path = f"{root(url)}/dibs/%written"
+
+    async def play() -> None:
+        async with dibs.aio.connect(url) as client:
+            await client.cell("first").set(b"0", 0)
+            await cancelled_at_each_wait(lambda number: client.cell(f"c{number}").set(b"1", 0))
+            await eventually(lambda: not kazoo.get_children(path), PATIENCE)
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("kind", [pytest.param("lock", marks=pytest.mark.gate), "semaphore"])
+def test_cancelled_acquires_leave_no_unused_directory(url: str, kazoo: KazooClient, kind: str) -> None:
+    """Not every server removes such a container."""
+
+    def make(client: dibs.aio.Client, name: str) -> dibs.aio.Lock:
+        return client.lock(name) if kind == "lock" else client.semaphore(name, 2)
+
+    async def play() -> None:
+        async with dibs.aio.connect(url) as client:
+            async with client.lock("connected"):
+                """And `dibs` is there."""
+            await cancelled_at_each_wait(lambda number: make(client, f"n{number}").acquire())
+
+    asyncio.run(play())
+    unused = []
+    for name in kazoo.get_children(f"{root(url)}/dibs"):
+        for path in (f"{root(url)}/dibs/{name}", f"{root(url)}/dibs/{name}/locks", f"{root(url)}/dibs/{name}/leases"):
+            stat = kazoo.exists(path)
+            if stat is not None and stat.cversion == 0:
+                unused.append(path)
+    assert not unused
+
+
+@pytest.mark.alone
+def test_permits_are_taken_at_once_though_their_directory_was_removed(
+    url: str, kazoo: KazooClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the listing and the create, as the server removes empty containers."""
+    path = f"{root(url)}/dibs/a/leases"
+    removed: list[str] = []
+    deal = Exchange.send
+
+    def remove_first(exchange: Exchange, calls: list[PendingRequest], *more: object, **options: object) -> bool:
+        if any(call.request.operation == MULTI for call in calls) and not removed:
+            until(lambda: kazoo.exists(path) is not None, what="it is there")
+            removed.append(path)
+            kazoo.delete(path)
+        return deal(exchange, calls, *more, **options)
+
+    with dibs.connect(url, lease=30) as client:
+        semaphore = client.semaphore("a", 1)
+        with semaphore:
+            """Its directories are there now."""
+        monkeypatch.setattr(Exchange, "send", remove_first)
+        with Stopwatch() as watch:
+            hold = semaphore.acquire(timeout=PATIENCE)
+            took = watch.seconds()
+        assert removed
+        assert hold is not None
+        assert took < 5, "the next renewal looked again"
+        hold.release()

@@ -1,4 +1,4 @@
-"""Names and paths: no two names meet, each comes back from its path, and a real server takes every one of them."""
+"""Names and paths: no two names share a path, each is read back from its path, and a real server accepts all."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ ours = st.one_of(
 bare = ours.filter(lambda name: not name.startswith("/"))
 in_namespaces = st.builds(lambda space, name: names.prefix_of(space) + name, ours, ours)
 stored = st.one_of(bare, in_namespaces)
-"""Names as the store is given them, but for those that are paths."""
+"""Names as the store gets them, except paths."""
 
 
-def is_one_that_a_server_takes(path: str) -> bool:
+def is_accepted(path: str) -> bool:
     """ZooKeeper's own check of a path, over UTF-16 as Java has it."""
     parts = path.split("/")
     units = memoryview(path.encode("utf-16-le", "surrogatepass")).cast("H")
@@ -57,15 +57,15 @@ def is_one_that_a_server_takes(path: str) -> bool:
 @example(".", "%2E", "cell")
 @example("zookeeper", "%7Aookeeper", "cell")
 @example("a:", "a", "cell")
-def test_no_two_names_meet_and_each_comes_back_from_its_path(one: str, other: str, space: str) -> None:
+def test_names_and_paths_are_one_to_one(one: str, other: str, space: str) -> None:
     path, value = path_of(one), value_path(space, one)
     assert (path == path_of(other)) == (value == value_path(space, other)) == (one == other)
-    assert value not in (path_of(other), value_path("elsewhere", other)), "what is no line stands where no line can"
+    assert value not in (path_of(other), value_path("elsewhere", other)), "values are apart from queues"
     assert f"/%{space}/" in value
     assert name_of(path) == one
     assert name_of(value) is name_of(value.rpartition("/")[0]) is None
-    assert is_one_that_a_server_takes(path)
-    assert is_one_that_a_server_takes(value)
+    assert is_accepted(path)
+    assert is_accepted(value)
     assert path.split("/")[1] != "zookeeper"
     assert 1 <= path.count("/") <= 2
     found = levels(path)
@@ -74,57 +74,44 @@ def test_no_two_names_meet_and_each_comes_back_from_its_path(one: str, other: st
 
 
 @given(in_namespaces, st.integers(0, 600))
-def test_all_names_that_begin_so_stand_where_they_are_looked_for(name: str, size: int) -> None:
-    """A bare one at the root."""
+def test_names_with_a_prefix_are_in_its_directory(name: str, size: int) -> None:
+    """A bare name is at the root."""
     prefix = name[: max(size, name.index(":") + 1)]
     assert path_of(name).rpartition("/")[0] == directory_of(prefix)
     bare = name.replace(":", "-").lstrip("/") or "x"
     assert path_of(bare).rpartition("/")[0] == directory_of(bare) == ""
 
 
-@pytest.mark.parametrize(
-    "name", ["/a", "/a/b", "/orders/42/x", "/a%2Fb", "/zookeepers", "/a/zookeeper", "/a:b/c", "/\u65e5"]
-)
-def test_a_path_is_taken_as_written(name: str) -> None:
-    assert path_of(name) == name
-    assert is_one_that_a_server_takes(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "/", "//a", "/a/", "/a//b", "/.", "/a/..", "/a/./b", "/zookeeper", "/zookeeper/quota", "/\U0001f512", "/\ue000",
-        "/\uffff",
-    ],
-)  # fmt: skip
-def test_a_path_that_cannot_be_is_refused_before_anything_is_asked(name: str) -> None:
-    with pytest.raises(dibs.BadName, match=r"is not a path for a lock.*without empty"):
-        path_of(name)
+def test_paths_are_taken_as_written_or_refused() -> None:
+    for name in ("/a", "/a/b", "/orders/42/x", "/a%2Fb", "/zookeepers", "/a/zookeeper", "/a:b/c", "/\u65e5"):
+        assert path_of(name) == name
+        assert is_accepted(name)
+    for name in ("/", "//a", "/a/", "/a//b", "/.", "/a/..", "/a/./b", "/zookeeper", "/zookeeper/quota", "/\U0001f512",
+                 "/\ue000", "/\uffff"):  # fmt: skip
+        with pytest.raises(dibs.BadName, match=r"is not a path for a lock.*without empty"):
+            path_of(name)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])).map(lambda text: f"/{text}"))
-def test_a_path_as_written_is_refused_or_one_that_a_server_takes(name: str) -> None:
+def test_any_path_is_refused_or_accepted_by_a_server(name: str) -> None:
     try:
         path = path_of(name)
     except dibs.BadName:
-        assert not is_one_that_a_server_takes(name) or name.split("/")[1] == "zookeeper"
+        assert not is_accepted(name) or name.split("/")[1] == "zookeeper"
     else:
         assert path == name
-        assert is_one_that_a_server_takes(name)
+        assert is_accepted(name)
 
 
 FOREIGN = st.sampled_from(["a", "b%2F", "%2E", "%cell", "%2f", "100%", "x:y", "zookeeper"])
 
 
 @given(st.lists(FOREIGN, min_size=1, max_size=4))
-def test_a_path_of_others_has_a_name_that_leads_back_or_none(parts: list[str]) -> None:
+def test_a_path_of_another_program_has_a_name_that_leads_back_or_none(parts: list[str]) -> None:
     path = "/" + "/".join(parts)
     name = name_of(path)
     if name is not None and parts[0] != "zookeeper":
         assert path_of(name) == path
-
-
-# What a real server says.
 
 
 @pytest.fixture
@@ -147,11 +134,11 @@ EDGES = [
     for code in (edge - 1, edge, edge + 1)
     if not 0xD800 <= code <= 0xDFFF and code <= 0x10FFFF
 ]
-"""Of what a server refuses."""
+"""The first and last characters that a server refuses, and their neighbours."""
 
 
-def test_a_real_server_takes_every_one_of_them(below: KazooClient) -> None:
-    """Queues and values; and what it lists are the same names again."""
+def test_a_real_server_accepts_every_path(below: KazooClient) -> None:
+    """Paths of queues and of values; it lists the same names."""
     wanted = {names.prefix_of("names") + name for name in (*ODD, *EDGES)}
     wanted |= {names.prefix_of(f"in{name}") + "x" for name in (*ODD, *EDGES)}
     wanted |= {f"{name}-bare" for name in (*ODD, *EDGES) if not name.startswith("/")}
@@ -164,7 +151,7 @@ def test_a_real_server_takes_every_one_of_them(below: KazooClient) -> None:
     assert wanted <= {name_of(path) for path in listed}
 
 
-def test_what_we_hold_for_possible_is_what_a_real_server_does(below: KazooClient) -> None:
+def test_our_check_of_paths_agrees_with_a_real_server(below: KazooClient) -> None:
     for letter in EDGES:
         path = f"/edge{letter}"
         try:
@@ -173,7 +160,7 @@ def test_what_we_hold_for_possible_is_what_a_real_server_does(below: KazooClient
             taken = False
         else:
             taken = True
-        assert taken == is_one_that_a_server_takes(path), ascii(path)
+        assert taken == is_accepted(path), ascii(path)
 
 
 @pytest.mark.parametrize(("one", "other"), [("a", "/a"), ("x:y", "/x/y")])
@@ -194,7 +181,7 @@ def test_two_names_of_one_path_do_not_make_a_client_wait_for_itself(
 
 
 def test_a_lock_below_the_path_of_another(server: Server, tmp_path: Path) -> None:
-    """Curator takes both; dibs says which node is in the way."""
+    """Curator accepts both; the error of dibs names the node."""
     with dibs.connect(shared.fresh(tmp_path), namespace="") as client, client.lock("/orders/1", timeout=PATIENCE):
         with pytest.raises(dibs.Mismatch, match=r"holds '1'.*and no path below it"):
             client.lock("/orders").acquire(timeout=PATIENCE)

@@ -1,11 +1,10 @@
-"""Who holds, by the names of nodes: equal to the one rule over the same line, whatever stands there and whoever wrote
-it; and whoever waits watches one that must go before it may hold."""
+"""The names of nodes decide as core/rule.py does over the same queue, also beside nodes of other programs. A waiter
+watches a node that must go before it may hold."""
 
 from __future__ import annotations
 
 from math import inf
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,7 +56,7 @@ def claim_of(kind: str, weight: int = 1) -> Claim:
 
 
 @st.composite
-def lines(draw: st.DrawFn, kind: str) -> list[str]:
+def queues(draw: st.DrawFn, kind: str) -> list[str]:
     """Names of one kind. Each number is given once, but a READ may bear that of a WRIT: a writer that reads too."""
     found: dict[str, None] = {}
     for number in draw(st.lists(numbers, unique=True, max_size=12)):
@@ -72,7 +71,7 @@ def lines(draw: st.DrawFn, kind: str) -> list[str]:
 @st.composite
 def named_queues(draw: st.DrawFn) -> tuple[str, list[str]]:
     kind = draw(kinds)
-    return kind, draw(lines(kind))
+    return kind, draw(queues(kind))
 
 
 def weight_of(name: str, kind: str) -> int:
@@ -100,19 +99,17 @@ def holders(kind: str, names: list[str]) -> set[str]:
 
 
 @given(named_queues(), st.booleans(), st.data())
-def test_who_holds_and_whom_the_others_watch_is_the_rules(
-    drawn: tuple[str, list[str]], writes: bool, data: st.DataObject
-) -> None:
+def test_holders_and_watches_follow_the_rule(drawn: tuple[str, list[str]], writes: bool, data: st.DataObject) -> None:
     kind, names = drawn
-    claim, line = claim_of(kind), [entry.id.decode() for entry in entries(kind, names)]
+    claim, queue = claim_of(kind), [entry.id.decode() for entry in entries(kind, names)]
     verdicts = {name: judge(names, name, claim) for name in names}
     assert all(verdict.is_listed and not verdict.foreign for verdict in verdicts.values())
     assert {name for name, verdict in verdicts.items() if verdict.holds} == holders(kind, names)
-    assert [one.name for one in Listing(names).queue] == line
+    assert [one.name for one in Listing(names).queue] == queue
     for name, verdict in verdicts.items():
         assert bool(verdict.watch) != verdict.holds
-        if not verdict.holds:  # while the one it watches stands, whoever else went, it does not hold
-            before = line[: line.index(name)]
+        if not verdict.holds:  # it does not hold while the watched node exists, even if others are gone
+            before = queue[: queue.index(name)]
             writers = [other for other in before if weight_of(other, kind) > 1]
             assert verdict.watch == (writers if kind == "rw" and weight_of(name, kind) == 1 else before)[-1]
             left = [other for other in names if other in (name, verdict.watch) or data.draw(st.booleans())]
@@ -120,12 +117,12 @@ def test_who_holds_and_whom_the_others_watch_is_the_rules(
     weight = 0 if kind == "striped" else RW_CAPACITY if kind == "rw" and writes else 1
     newcomer = Entry(99, b"new", b"c", kind, CAPACITIES[kind], weight, inf, 0.0, None, False, "")
     walked = head([*entries(kind, names), newcomer], lambda _: False)
-    assert would_hold(names, claim_of(kind, weight)) == (newcomer in walked.holding, line[-1] if line else "", "")
+    assert would_hold(names, claim_of(kind, weight)) == (newcomer in walked.holding, queue[-1] if queue else "", "")
 
 
 @fewer
 @given(named_queues(), st.permutations(STRANGE), st.integers(0, 3), st.data())
-def test_what_is_no_contender_is_foreign_unless_it_is_ours(
+def test_other_nodes_are_foreign_unless_dibs_made_them(
     drawn: tuple[str, list[str]], strange: list[str], count: int, data: st.DataObject
 ) -> None:
     kind, names = drawn
@@ -141,7 +138,7 @@ def test_what_is_no_contender_is_foreign_unless_it_is_ours(
 
 @fewer
 @given(named_queues(), named_queues())
-def test_another_kind_is_foreign_to_all_who_stand_behind_it(
+def test_another_kind_is_foreign_to_all_claims_behind_it(
     drawn: tuple[str, list[str]], other: tuple[str, list[str]]
 ) -> None:
     kind, names = drawn
@@ -156,50 +153,32 @@ def test_another_kind_is_foreign_to_all_who_stand_behind_it(
     assert bool(would_hold([*names, *there], claim_of(kind))[2]) == bool(there)
 
 
-@pytest.mark.parametrize("other", ["striped-4-", "striped-80-", "lease-", "foo-1-"])
-def test_another_size_or_kind_of_the_same_shape_is_foreign(other: str) -> None:
-    first, own = f"_c_{UUID}-{other}0000000001", "striped-8-0000000002"
-    assert judge([first, own], own, claim_of("striped")).foreign == first
-    assert judge([own, f"{other}0000000003"], own, claim_of("striped")).foreign == ""
-    assert would_hold([first], claim_of("mutex"))[2] == first
+def test_another_size_or_kind_of_the_same_shape_is_foreign() -> None:
+    for other in ("striped-4-", "striped-80-", "lease-", "foo-1-"):
+        first, own = f"_c_{UUID}-{other}0000000001", "striped-8-0000000002"
+        assert judge([first, own], own, claim_of("striped")).foreign == first
+        assert judge([own, f"{other}0000000003"], own, claim_of("striped")).foreign == ""
+        assert would_hold([first], claim_of("mutex"))[2] == first
 
 
-def test_a_newcomer_passes_nobody_who_waits() -> None:
-    """A reader that would fit beside the readers who hold."""
-    line = ["__READ__0000000001", "__WRIT__0000000002"]
-    assert would_hold(line, claim_of("rw")) == (False, line[-1], "")
-
-
-def test_whoever_is_not_there_does_not_stand() -> None:
+def test_a_missing_node_is_not_listed() -> None:
     verdict = judge(["lock-0000000001"], "lock-0000000002", claim_of("mutex"))
     assert (verdict.is_listed, verdict.holds, verdict.watch) == (False, False, "")
-
-
-def test_a_writer_that_reads_too_is_ahead_of_all_others_with_both() -> None:
-    """The READ that bears its number comes after it, and before whoever came later."""
-    writer, tie, reader = "a-__WRIT__0000000005", "a-__READ__0000000005", "b-__READ__0000000006"
-    claim = claim_of("rw")
-    assert judge([reader, tie, writer], writer, claim).holds
-    assert judge([reader, tie, writer], reader, claim).watch == writer
-    assert judge([reader, tie], reader, claim).holds
-    assert judge(["c-__WRIT__0000000007", reader, tie], "c-__WRIT__0000000007", claim).watch == reader
 
 
 LONG = "9" * 5000
 
 
-@pytest.mark.parametrize(
-    "name",
-    [f"striped-{LONG}-0000000001", f"a-{LONG}-0000000001", f"lock-{LONG}", f"__READ__{LONG}", "a" * 200_000,
-     f"{'a' * 9000}-1-0000000001", "striped-\u0661-0000000001", f"lock-{chr(0x661) * 10}"],
-    ids=range(8),
-)  # fmt: skip
-def test_no_name_of_others_can_do_more_than_be_foreign(name: str) -> None:
-    own = "lock-0000000002"
-    verdict = judge([name, own], own, claim_of("mutex"))
-    assert verdict.is_listed
-    assert verdict.foreign == name
-    assert would_hold([name], claim_of("mutex"))[2] == name
+def test_odd_names_of_other_programs_are_only_foreign() -> None:
+    for name in (
+        f"striped-{LONG}-0000000001", f"a-{LONG}-0000000001", f"lock-{LONG}", f"__READ__{LONG}", "a" * 200_000,
+        f"{'a' * 9000}-1-0000000001", "striped-\u0661-0000000001", f"lock-{chr(0x661) * 10}",
+    ):  # fmt: skip
+        own = "lock-0000000002"
+        verdict = judge([name, own], own, claim_of("mutex"))
+        assert verdict.is_listed
+        assert verdict.foreign == name
+        assert would_hold([name], claim_of("mutex"))[2] == name
 
 
 @given(st.text(max_size=30).map(lambda text: text + "lock-0000000001") | st.text(max_size=60))
@@ -210,22 +189,14 @@ def test_any_name_is_a_contender_or_none(name: str) -> None:
         assert (found.weight, found.capacity) >= (0, 0)
 
 
-# What we write is what we read.
-
-
-@pytest.mark.parametrize("kind", sorted(WORDS))
-def test_the_word_that_we_write_is_read_as_the_same_kind(kind: str) -> None:
-    for weight in (1, RW_CAPACITY) if kind == "rw" else (weight_of("", kind),):
-        claim = claim_of(kind, weight)
-        name = f"{prefix_of(claim.id)}{word_of(claim)}0000000042"
-        found = parse(name)
-        assert found is not None
-        assert (found.kind, found.capacity, found.weight, found.number) == (
-            kind,
-            CAPACITIES[kind],
-            weight,
-            "0000000042",
-        )
+def test_our_words_are_read_as_the_same_kind() -> None:
+    for kind in WORDS:
+        for weight in (1, RW_CAPACITY) if kind == "rw" else (weight_of("", kind),):
+            claim = claim_of(kind, weight)
+            found = parse(f"{prefix_of(claim.id)}{word_of(claim)}0000000042")
+            assert found is not None
+            wanted = (kind, CAPACITIES[kind], weight, "0000000042")
+            assert (found.kind, found.capacity, found.weight, found.number) == wanted
 
 
 @given(st.binary(min_size=16, max_size=16), st.sampled_from([LOCK, LATCH, LEASE, READ, WRITE, "striped-8-"]))

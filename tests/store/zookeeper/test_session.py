@@ -1,5 +1,5 @@
-"""The state machine of a session and its connections, step by step; and how long a session is sure to live, against
-every history of beats and against a leader that hears of us only now and then."""
+"""The state machine of a session and its connections, and the deadline of a session: against any history of heartbeats,
+and against a leader that a follower informs only now and then."""
 
 from __future__ import annotations
 
@@ -50,9 +50,6 @@ def asked(connection: Connection, *requests: codec.Request) -> list[PendingReque
     return calls
 
 
-# A session is taken up, and again, and ends.
-
-
 def test_a_session_is_taken_up_as_the_server_says_and_again_with_the_last_zxid_seen() -> None:
     session = Session(30.0)
     first = Connection(session, 100.0)
@@ -85,18 +82,14 @@ def test_another_session_than_ours_is_not_taken() -> None:
     assert (session.id, session.deadline) == (77, before)
 
 
-@pytest.mark.parametrize("said", [welcome(session=0), welcome(timeout_ms=0), welcome(timeout_ms=-5)])
-def test_a_session_that_the_server_does_not_know_any_more_is_over(said: bytes) -> None:
-    session = Session(30.0)
-    up(session)
-    before = session.deadline
-    again = Connection(session, 105.0)
-    again.receive(said)
-    assert (again.phase, session.over) == (Phase.ENDED, True)
-    assert session.deadline == before
-
-
-# Answers come in order.
+def test_a_session_that_the_server_does_not_know_any_more_is_over() -> None:
+    for reply in (welcome(session=0), welcome(timeout_ms=0), welcome(timeout_ms=-5)):
+        session = Session(30.0)
+        up(session)
+        before = session.deadline
+        again = Connection(session, 105.0)
+        again.receive(reply)
+        assert (again.phase, session.over, session.deadline) == (Phase.ENDED, True, before)
 
 
 def test_answers_belong_to_the_requests_in_their_order() -> None:
@@ -111,7 +104,8 @@ def test_answers_belong_to_the_requests_in_their_order() -> None:
     assert connection.session.zxid == 3
 
 
-def test_requests_beyond_the_window_wait_for_answers_and_a_heartbeat_goes_ahead_of_them() -> None:
+def test_requests_beyond_the_window_wait() -> None:
+    """A heartbeat goes ahead of them; they are lost with the connection."""
     connection = up()
     calls = [PendingRequest(codec.sync("/")) for _ in range(WINDOW + 3)]
     sent = connection.send(calls)
@@ -125,26 +119,22 @@ def test_requests_beyond_the_window_wait_for_answers_and_a_heartbeat_goes_ahead_
     assert beat.ended
     assert connection.more() == codec.encode(WINDOW + 4, codec.sync("/"))
     assert connection.more() == b""
-
-
-def test_requests_that_wait_to_be_sent_are_lost_with_the_connection() -> None:
-    connection = up()
-    calls = [PendingRequest(codec.sync("/")) for _ in range(WINDOW + 3)]
-    connection.send(calls)
+    unsent = [PendingRequest(codec.sync("/")) for _ in range(WINDOW + 3)]
+    connection.send(unsent)
     connection.end()
-    assert list(connection.arrived) == calls
-    assert all(call.ended and call.error == LOST for call in calls)
+    assert list(connection.arrived)[-len(unsent) :] == unsent
+    assert all(call.ended and call.error == LOST for call in unsent)
 
 
-@pytest.mark.parametrize("xid", [2, 0, -3, 2**31 - 1, codec.AUTH, codec.SET_WATCHES])
-def test_an_answer_to_another_request_than_the_one_that_is_due_is_garbled(xid: int) -> None:
-    with pytest.raises(Garbled):
-        up().receive(reply(xid))
-    connection = up()
-    first, _ = asked(connection, codec.sync("/"), codec.sync("/"))
-    with pytest.raises(Garbled, match="another request"):
-        connection.receive(reply(xid))
-    assert not first.ended
+def test_a_reply_to_another_request_than_the_next_is_garbled() -> None:
+    for xid in (2, 0, -3, 2**31 - 1, codec.AUTH, codec.SET_WATCHES):
+        with pytest.raises(Garbled):
+            up().receive(reply(xid))
+        connection = up()
+        first, _ = asked(connection, codec.sync("/"), codec.sync("/"))
+        with pytest.raises(Garbled, match="another request"):
+            connection.receive(reply(xid))
+        assert not first.ended
 
 
 def test_a_body_that_cannot_be_read_is_no_answer() -> None:
@@ -157,27 +147,18 @@ def test_a_body_that_cannot_be_read_is_no_answer() -> None:
     assert (call.error, call.value) == (LOST, None)
 
 
-def test_events_and_pings_are_no_answers() -> None:
-    connection = up()
-    (call,) = asked(connection, codec.sync("/"))
-    connection.receive(event(codec.DELETED, "/a") + reply(codec.PING, 900) + reply(1, 7))
-    assert list(connection.arrived) == [Event(codec.DELETED, "/a"), call]
-    assert connection.session.zxid == 7
-
-
-def test_calls_that_have_a_number_of_their_own_keep_it() -> None:
+def test_numbers_of_requests() -> None:
+    """Events and pings are not replies; some requests have a fixed number; the others restart before they overflow."""
     connection = up()
     login = PendingRequest(codec.auth("digest", b"a:b"), xid=codec.AUTH)
     again = PendingRequest(codec.set_watches(1, [], [], []), xid=codec.SET_WATCHES)
     plain = PendingRequest(codec.sync("/"))
     connection.send([login, again, plain])
     assert plain.xid == 1
-    connection.receive(reply(codec.AUTH) + reply(codec.SET_WATCHES) + reply(1))
-    assert list(connection.arrived) == [login, again, plain]
-
-
-def test_numbers_begin_again_before_they_would_turn_negative() -> None:
-    connection = up()
+    connection.receive(event(codec.DELETED, "/a") + reply(codec.PING, 900) + reply(codec.AUTH))
+    connection.receive(reply(codec.SET_WATCHES) + reply(1, 7))
+    assert list(connection.arrived) == [Event(codec.DELETED, "/a"), login, again, plain]
+    assert connection.session.zxid == 7
     connection.xid = 2**31 - 3
     calls = asked(connection, *[codec.sync("/")] * 4)
     assert [call.xid for call in calls] == [2**31 - 2, 2**31 - 1, 1, 2]
@@ -185,11 +166,8 @@ def test_numbers_begin_again_before_they_would_turn_negative() -> None:
     assert all(call.error == codec.OK for call in calls)
 
 
-# What is pending at the end is lost, once.
-
-
 def test_at_its_end_what_is_pending_is_lost_and_said_once() -> None:
-    """Also by an end that was interrupted between a call's being told and its being taken off the list."""
+    """Also after an end that was interrupted just before it removed a call from the list."""
     connection = up()
     first, second, third = asked(connection, codec.sync("/"), codec.sync("/"), codec.sync("/"))
     connection.receive(reply(1))
@@ -223,9 +201,7 @@ def pieces(exchange: bytes, cuts: list[int]) -> Iterator[bytes]:
 
 
 @given(streams, st.lists(st.integers(0, 999), max_size=9), st.booleans())
-def test_whatever_comes_in_whatever_pieces_every_call_ends_once(
-    exchange: bytes, cuts: list[int], greeting: bool
-) -> None:
+def test_any_bytes_in_any_pieces_end_every_call_once(exchange: bytes, cuts: list[int], greeting: bool) -> None:
     connection = Connection(Session(30.0), 100.0) if greeting else up()
     requests = [codec.sync("/"), codec.get("/a"), codec.children("/a"), codec.delete("/a"), codec.sasl(b"")]
     calls = asked(connection, *requests, codec.multi(requests[:1]), codec.create("/a", b"", codec.OPEN_ACL, 3))
@@ -256,9 +232,6 @@ def test_pieces_mean_what_the_whole_means(exchange: bytes, cuts: list[int]) -> N
     assert heard([exchange]) == heard(list(pieces(exchange, cuts)))
 
 
-# How long it surely lives.
-
-
 def taken_up(timeout: float, at: float) -> Session:
     session = Session(timeout)
     session.attached(Welcome(round(timeout * 1000), 1, PASSWORD), at)
@@ -266,7 +239,6 @@ def taken_up(timeout: float, at: float) -> Session:
 
 
 def test_the_deadline_counts_from_the_last_but_one_beat() -> None:
-    """Of beats that go out when they are due."""
     session = taken_up(9.0, at=100.0)
     sent = [100.0, 100.0]
     for _ in range(5):
@@ -274,17 +246,9 @@ def test_the_deadline_counts_from_the_last_but_one_beat() -> None:
         assert 9.0 / 4 <= session.beat_at - sent[-1] <= 9.0 / 3
         sent.append(session.beat_at)
         session.beaten(session.beat_at)
-    assert session.deadline == sent[-2] + 9.0 - margin(9.0)
-
-
-def test_an_answer_to_an_old_beat_that_comes_late_counts_for_nothing() -> None:
-    session = taken_up(9.0, at=100.0)
-    session.beaten(103.0)
-    session.beaten(106.0)
-    before = session.deadline
-    session.beaten(103.0)
-    session.beaten(100.0)
-    assert session.deadline == before
+    for late in (sent[-2], sent[-3], 100.0):
+        session.beaten(late)
+    assert session.deadline == sent[-2] + 9.0 - margin(9.0), "late replies to old heartbeats do not count"
 
 
 @given(
@@ -294,8 +258,8 @@ def test_an_answer_to_an_old_beat_that_comes_late_counts_for_nothing() -> None:
 def test_no_history_of_beats_gives_more_than_the_last_but_one_that_was_answered(
     timeout: float, history: list[tuple[float, bool]]
 ) -> None:
-    """A beat: how long after the one before it was sent, in quarters of the time-out, and whether it was answered.
-    What counts was followed by another answered one, a quarter later or more."""
+    """A heartbeat: the pause before it, in quarters of the timeout, and whether it was answered. It counts once another
+    one, sent a quarter later or more, was answered."""
     session, sent = taken_up(timeout, at=1000.0), 1000.0
     answered = [1000.0]
     for pause, comes in history:
@@ -316,8 +280,8 @@ def test_no_history_of_beats_gives_more_than_the_last_but_one_that_was_answered(
 def test_the_leader_never_ends_a_session_before_its_own_deadline(
     timeout: float, phase: float, pauses: list[float], cut_after: int
 ) -> None:
-    """A server tells its leader every half tick who was heard of, and ticks are at most half a time-out. A beat is
-    answered through the leader; then the two are cut off from each other, just before the next report."""
+    """A server reports its sessions to the leader every half tick; a tick is at most half a timeout. The leader answers
+    a heartbeat; then the two are cut off from each other, just before the next report."""
     half_tick = timeout / 4
     session, now = taken_up(timeout, at=100.0), 100.0
     heard_at = [100.0]
@@ -331,9 +295,6 @@ def test_the_leader_never_ends_a_session_before_its_own_deadline(
     assert session.deadline < leader_knows + timeout
 
 
-# Replies that are taken as they are.
-
-
 def free_replies(xids: list[int]) -> tuple[list[bytes], list[int]]:
     replies = [reply(xids[0], 7, 0, codec.text("/a/lock-0000000001") + STAT), reply(xids[1], 8, 0, b"\0\0\0\0" + STAT)]
     return replies, [len(one) for one in replies]
@@ -341,7 +302,6 @@ def free_replies(xids: list[int]) -> tuple[list[bytes], list[int]]:
 
 @given(cuts=st.lists(st.integers(0, 250), max_size=3), oddity=st.sampled_from(["", "event", "error", "xid", "behind"]))
 def test_replies_are_taken_as_they_are_or_received_as_always(cuts: list[int], oddity: str) -> None:
-    """However they are cut into pieces, and whatever comes with them."""
     connection = up()
     calls = asked(connection, codec.create("/a/lock-", b"", codec.OPEN_ACL, 3), codec.children("/a"))
     replies, sizes = free_replies([calls[0].xid, calls[1].xid + (oddity == "xid")])

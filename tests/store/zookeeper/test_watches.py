@@ -1,11 +1,10 @@
-"""Who is told what, once; what is taken back at the server, and what must not be; all of it set again elsewhere."""
+"""Events reach their watchers once; watches are removed at the server, and set again on the next connection."""
 
 from __future__ import annotations
 
 import struct
 from itertools import permutations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,10 +30,8 @@ SERVERS_LIMIT = 0xFFFFF
 
 
 class Someone:
-    """One who watches; each is another."""
-
     def __call__(self, event: Event) -> None:
-        raise AssertionError("whoever keeps the watches tells nobody by itself")
+        raise AssertionError("Watches calls no watcher")
 
 
 def entered(*watched: tuple[str, str]) -> tuple[Watches, dict[tuple[str, str], Watcher]]:
@@ -52,17 +49,17 @@ def paths_in(request: codec.Request) -> tuple[int, list[list[str]]]:
     return zxid, [reader.texts(), reader.texts(), reader.texts()]
 
 
-@pytest.mark.parametrize("kind", TOLD)
-def test_an_event_is_for_those_who_watch_that_path_so_and_no_longer(kind: int) -> None:
-    watches, who = entered(*((each, path) for each in KINDS for path in ("/a", "/b")))
-    told = watches.told(Event(kind, "/a"))
-    assert set(told) == {who[each, "/a"] for each in TOLD[kind]}
-    assert len(told) == len(TOLD[kind])
-    assert not watches.told(Event(kind, "/a"))
-    assert set(watches.told(Event(codec.DELETED, "/b"))) == {who[each, "/b"] for each in KINDS}
+def test_an_event_is_for_the_watchers_of_that_path_once() -> None:
+    for kind, wanted in TOLD.items():
+        watches, who = entered(*((each, path) for each in KINDS for path in ("/a", "/b")))
+        told = watches.told(Event(kind, "/a"))
+        assert set(told) == {who[each, "/a"] for each in wanted}
+        assert len(told) == len(wanted)
+        assert not watches.told(Event(kind, "/a"))
+        assert set(watches.told(Event(codec.DELETED, "/b"))) == {who[each, "/b"] for each in KINDS}
 
 
-def test_the_last_one_that_goes_takes_the_servers_watch_with_it() -> None:
+def test_the_last_watcher_that_leaves_removes_the_servers_watch() -> None:
     watches, first, last = Watches(), Someone(), Someone()
     for one in (first, last):
         watches.add(DATA, "/a", one)
@@ -76,40 +73,33 @@ def test_the_last_one_that_goes_takes_the_servers_watch_with_it() -> None:
     assert not watches
 
 
-@pytest.mark.parametrize(
-    ("kind", "asked"), [(DATA, codec.OF_DATA), (EXISTENCE, codec.OF_DATA), (CHILDREN, codec.OF_CHILDREN)]
-)
-def test_a_server_is_asked_by_its_own_word_for_each_kind(kind: str, asked: int) -> None:
-    watches, who = entered((kind, "/a"))
-    removal = watches.drop(kind, "/a", who[kind, "/a"])
-    assert removal is not None
-    assert removal.body == codec.remove_watches("/a", asked).body
+def test_a_removal_names_the_kind_as_the_server_does() -> None:
+    for kind, asked in ((DATA, codec.OF_DATA), (EXISTENCE, codec.OF_DATA), (CHILDREN, codec.OF_CHILDREN)):
+        watches, who = entered((kind, "/a"))
+        removal = watches.drop(kind, "/a", who[kind, "/a"])
+        assert removal is not None
+        assert removal.body == codec.remove_watches("/a", asked).body
 
 
-@pytest.mark.parametrize("order", list(permutations(KINDS)))
-def test_of_data_and_of_existence_are_one_watch_at_the_server(order: tuple[str, ...]) -> None:
-    """To remove it for one of them would make the other deaf."""
-    watches, who = entered(*((kind, "/a") for kind in KINDS))
-    removed = [kind for kind in order if watches.drop(kind, "/a", who[kind, "/a"]) is not None]
-    both = [kind for kind in order if kind != CHILDREN]
-    assert set(removed) == {CHILDREN, both[1]}
+def test_watches_of_data_and_of_existence_are_one_at_the_server() -> None:
+    """Removing it for one of them would also remove it for the other."""
+    for order in permutations(KINDS):
+        watches, who = entered(*((kind, "/a") for kind in KINDS))
+        removed = [kind for kind in order if watches.drop(kind, "/a", who[kind, "/a"]) is not None]
+        both = [kind for kind in order if kind != CHILDREN]
+        assert set(removed) == {CHILDREN, both[1]}
 
 
-def test_whoever_does_not_watch_drops_nothing() -> None:
+def test_a_stranger_drops_no_watch() -> None:
     watches, who = entered((DATA, "/a"))
     assert watches.drop(DATA, "/a", Someone()) is None
     assert watches.drop(CHILDREN, "/a", who[DATA, "/a"]) is None
     assert watches.drop(DATA, "/b", who[DATA, "/a"]) is None
     assert watches.told(Event(codec.CHANGED, "/a")) == [who[DATA, "/a"]]
     assert watches.drop(DATA, "/a", who[DATA, "/a"]) is None
-
-
-def test_a_method_is_the_same_watcher_each_time_it_is_named() -> None:
-    """Whoever watches by `self.moved` names another object when it drops that."""
     someone = Someone()
-    watches = Watches()
     watches.add(DATA, "/a", someone.__call__)
-    assert watches.drop(DATA, "/a", someone.__call__) is not None
+    assert watches.drop(DATA, "/a", someone.__call__) is not None, "a bound method is a new object at each access"
 
 
 @given(st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 900)), max_size=60), st.integers(0, 2**62))
@@ -126,7 +116,7 @@ def test_all_are_set_again_each_as_what_it_is(drawn: list[tuple[str, int]], zxid
 
 
 def test_many_long_names_are_set_again_in_requests_that_a_server_reads() -> None:
-    """As long as a path of ours can be, below a chroot that is short."""
+    """The longest paths that dibs makes."""
     directory = path_of(prefix_of("/" * LONGEST_NAMESPACE) + "/" * LONGEST)
     wanted = {f"/chroot{directory}/_c_{number:036}-__READ__0000000000" for number in range(1500)}
     watches, _ = entered(*((DATA, path) for path in wanted))

@@ -243,10 +243,13 @@ class World:
         self.api = api
         self.module = APIS[api]
         self.subject = subject
-        self.short = 4.5 if {LEASES, QUORUM} & subject.capabilities == {LEASES} else 5.0
+        self.short = 5.0 if {LEASES, QUORUM} & subject.capabilities != {LEASES} else 4.5
         """A short lease, in seconds, that survives if the machine stalls for two seconds. It is longer for sessions, of
-        whose time less than a quarter may be certain, and for a quorum, where a renewal is several requests."""
-        self.lasting = self.short + 1.5
+        whose time less than a quarter may be certain, and for a quorum, where a renewal is several requests. Without a
+        server a test that depends on it runs alone, and need not wait for so long."""
+        if not subject.has_server:
+            self.short = 1.2
+        self.lasting = 1.3 * self.short
         """A short lease, in seconds, for tests that renew it many times."""
         self.is_foreign = FOREIGN in subject.capabilities
         self.shown_permits = {"renew": False} if self.is_foreign else {}

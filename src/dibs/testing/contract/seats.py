@@ -33,10 +33,8 @@ from dibs.testing.contract import clocks
 from dibs.testing.contract.clocks import PATIENCE
 from dibs.testing.contract.stores import Subject
 
-_LEASE = 10.0
+_LEASE = 30.0
 """Seconds; the lease of a claim and of a session."""
-BRIEF = 3.0
-"""A lease, in seconds, that should expire during the test, but not before its next step on a stalled machine."""
 FORMS = {
     "plain": {},
     "fenced": {"mutex": FENCED_MUTEX, "semaphore": EXPIRING_SEMAPHORE},
@@ -83,6 +81,9 @@ class Seat:
         self._client = dibs.connect(url)
         self.store = self._client._core.store
         self.usual = QUEUE if FAIR in self.store.capabilities or form == "fair" else UNFAIR
+        self.brief = 0.8 if url.startswith("sqlite:") else 3.0
+        """A lease, in seconds, that expires during the test, but not before its next step on a stalled machine. Without
+        a server a test that depends on it runs alone."""
         self.form = form
         """One of FORMS; empty in a store that is not FOREIGN. The ticket of a fair lock is no token: it may change."""
         self._kinds = FORMS.get(form, {})
@@ -100,9 +101,9 @@ class Seat:
         kind: str = "mutex",
         lease: float = _LEASE,
         waiting: float | None = None,
-        by: float = 30.0,
+        by: float = 60.0,
     ) -> Claim:
-        waiting = min(5.0, lease) if waiting is None else waiting
+        waiting = lease if waiting is None else waiting
         claim = Claim(
             self.runtime.fresh_id(), name, self._kinds.get(kind, kind), capacity, weight, lease, waiting,
             self.now() + by, self.me.id, "{}",
@@ -112,7 +113,7 @@ class Seat:
 
     @property
     def soon(self) -> float:
-        return self.now() + 30.0
+        return self.now() + 60.0
 
     def join(self, claim: Claim, place: Place | None = None) -> Standing | None:
         standing = step(self.queue.join(claim, place or self.usual, self.soon))

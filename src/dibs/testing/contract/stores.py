@@ -53,6 +53,10 @@ class Subject:
         """Whether it is the memory store of dibs."""
         return self.fresh is _memory
 
+    @property
+    def has_server(self) -> bool:
+        return self.fresh not in SERVERLESS.values()
+
     @cached_property
     def capabilities(self) -> frozenset[str]:
         with TemporaryDirectory(prefix="dibs-") as place, dibs.connect(self.fresh(Path(place))) as client:

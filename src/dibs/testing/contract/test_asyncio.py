@@ -15,7 +15,7 @@ import dibs
 from dibs.core.queue import FAIR
 from dibs.testing.contract.clocks import PATIENCE
 from dibs.testing.contract.harness import World, eventually, lasted, passed
-from dibs.testing.contract.worlds import above_the_store, needs, on
+from dibs.testing.contract.worlds import above_the_store, needs, on, timed
 
 pytestmark = on("aio")
 
@@ -203,6 +203,7 @@ async def test_a_failing_task_group_gives_back_everything(world: World) -> None:
         await world.free(client, name)
 
 
+@timed
 @above_the_store
 async def test_cancel_on_lost_raises_the_loss_from_the_block_and_calls_on_lost(world: World) -> None:
     client = await asyncio.to_thread(world.client, lease=world.short)  # created outside of any event loop
@@ -222,6 +223,7 @@ async def test_cancel_on_lost_raises_the_loss_from_the_block_and_calls_on_lost(w
         blocking.lock("a", **asyncio_only)
 
 
+@timed
 @above_the_store
 async def test_cancel_on_lost_does_not_eat_a_foreign_cancellation(world: World) -> None:
     client = world.client(lease=world.short)
@@ -242,6 +244,7 @@ async def test_cancel_on_lost_does_not_eat_a_foreign_cancellation(world: World) 
     assert any("lost" in note for note in getattr(caught.value, "__notes__", []))
 
 
+@timed
 @above_the_store
 async def test_a_body_that_swallows_the_cancellation_still_hears_of_the_loss(world: World) -> None:
     client = world.client(lease=world.short)
@@ -255,6 +258,7 @@ async def test_a_body_that_swallows_the_cancellation_still_hears_of_the_loss(wor
     assert task.cancelling() == 0
 
 
+@timed
 @above_the_store
 async def test_without_cancel_on_lost_nothing_is_cancelled(world: World) -> None:
     client = world.client(lease=world.short)
@@ -294,6 +298,7 @@ def test_a_second_loop_after_the_first_was_closed_works(world: World) -> None:
     run(client.close)
 
 
+@timed
 def test_a_hold_outlives_its_loop(world: World) -> None:
     client = world.connect(lease=world.short)
     hold = run(lambda: client.lock("a").acquire())
@@ -307,6 +312,7 @@ def test_a_hold_outlives_its_loop(world: World) -> None:
     asyncio.run(second())
 
 
+@timed
 def test_closing_in_another_loop_waits_for_nothing(world: World) -> None:
     client = world.connect()
     run(lambda: client.lock("a").acquire())

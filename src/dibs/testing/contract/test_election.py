@@ -14,8 +14,8 @@ import dibs
 from dibs.core.queue import ELECTION, FAIR, FOREIGN, LEASES, PERMITS, RECORDS
 from dibs.runtime.threads import step
 from dibs.testing.contract.harness import Actor, World, eventually, passed
-from dibs.testing.contract.seats import BRIEF, Seat, meanwhile
-from dibs.testing.contract.worlds import above_the_store, every_form, needs, on, without
+from dibs.testing.contract.seats import Seat, meanwhile
+from dibs.testing.contract.worlds import above_the_store, every_form, needs, on, timed, without
 
 pytestmark = [needs(FAIR), without(FOREIGN)]
 
@@ -134,6 +134,7 @@ async def test_who_came_first_leads_next(world: World) -> None:
         await world(hold.release)
 
 
+@timed
 @above_the_store
 async def test_the_options_of_a_lock_are_those_of_an_election(world: World) -> None:
     client = world.client(lease=world.short, owner="the client")
@@ -163,6 +164,7 @@ async def test_options_are_checked_when_it_is_made(world: World) -> None:
             client.election("a", **options)
 
 
+@timed
 @above_the_store
 async def test_the_loop_of_a_leader_survives_a_loss(world: World) -> None:
     """The documented loop: `while True: try: with election.lead() as hold: ... except LockLost: continue`."""
@@ -200,10 +202,11 @@ async def test_a_follower_sees_who_leads_now_and_then_each_change(world: World) 
         assert await pending is None
 
 
+@timed
 @needs(LEASES)
 def test_a_leader_whose_lease_expired_is_seen_to_be_gone(ana: Seat, bob: Seat) -> None:
     """The leader's lease expires: it is neither renewed nor released, and no other client uses the lock."""
-    _, leads = ana.joined(kind=ELECTION, lease=BRIEF)
+    _, leads = ana.joined(kind=ELECTION, lease=ana.brief)
     key, end = bob.runtime.fresh_id(), bob.now() + 50
     bob.me.inbox.expect(key)
 
@@ -266,6 +269,7 @@ async def test_changes_that_race_with_the_follower_end_in_the_true_one(world: Wo
     assert tokens == sorted(set(tokens)), "each leader once, in their order"
 
 
+@timed
 @pytest.mark.parametrize("way", ["broken", pytest.param("expired", marks=every_form), "max_hold"])
 async def test_a_leader_that_is_lost_is_seen_to_be_gone(world: World, way: str) -> None:
     options: dict[str, Any] = {
@@ -285,6 +289,7 @@ async def test_a_leader_that_is_lost_is_seen_to_be_gone(world: World, way: str) 
         await ana(hold.release)
 
 
+@timed
 async def test_a_renewed_leader_is_no_change(world: World) -> None:
     client, other = world.client(retry=600), world.client(lease=world.short)
     ana, follower = world.actor("ana"), following(world, client.election("a"))

@@ -12,7 +12,7 @@ import pytest
 import dibs
 from dibs.core.queue import CELLS, FOREIGN, RW
 from dibs.testing.contract.harness import World
-from dibs.testing.contract.worlds import above_the_store, every_form, needs, without
+from dibs.testing.contract.worlds import above_the_store, every_form, needs, timed, without
 
 pytestmark = needs(CELLS)
 LARGEST = 2**63 - 1
@@ -89,6 +89,7 @@ async def test_the_tokens_of_holders_are_admitted_in_their_order(world: World) -
     await bob(second.release)
 
 
+@timed
 @above_the_store
 async def test_a_holder_that_was_taken_away_is_stale(world: World) -> None:
     client, other = world.client(lease=world.short), world.client()

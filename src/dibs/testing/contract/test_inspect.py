@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import dibs
 from dibs.core.queue import FAIR, FOREIGN, LEASES, PERMITS, RECORDS
 from dibs.testing.contract.harness import World, eventually, passed
-from dibs.testing.contract.worlds import every_form, needs, without
+from dibs.testing.contract.worlds import every_form, needs, timed, without
 
 
 async def test_a_free_name_has_no_holders(world: World) -> None:
@@ -62,6 +62,7 @@ def instant(world: World, participant: dibs.Participant) -> float:
     return world.now() - (datetime.now(UTC) - participant.since).total_seconds()
 
 
+@timed
 @needs(FAIR)
 @without(FOREIGN)
 async def test_since_is_when_it_came_to_hold(world: World) -> None:
@@ -90,6 +91,7 @@ async def test_info_of_client_and_lock_are_merged(world: World) -> None:
     assert dict((await world.inspect(client, "b")).holders[0].info) == {"app": "shop", "job": 1}
 
 
+@timed
 async def test_what_expired_is_not_shown(world: World) -> None:
     client, ana = world.client(), world.actor("ana")
     await ana(lambda: client.lock("a", lease=0.5, renew=False).acquire())

@@ -14,7 +14,7 @@ import dibs
 from dibs.core.kinds.options import MOST
 from dibs.core.queue import CELLS, LATCHES
 from dibs.testing.contract.harness import Action, World, eventually
-from dibs.testing.contract.worlds import above_the_store, every_form, needs, on, without
+from dibs.testing.contract.worlds import above_the_store, every_form, needs, on, timed, without
 
 pytestmark = needs(CELLS)
 
@@ -199,13 +199,14 @@ async def test_a_timeout_among_waiters_that_stay(world: World) -> None:
     client = world.client()
     await world(lambda: client.latch("a").arm(1))
     patient = await waiting(world, "ana", client.latch("a"))
-    hasty = await waiting(world, "bob", client.latch("a"), timeout=1.0)
+    hasty = await waiting(world, "bob", client.latch("a"), timeout=0.2)
     assert await hasty is False
     assert not patient.done()
     await world(client.latch("a").count_down)
     assert await patient is True
 
 
+@timed
 async def test_waiting_is_not_asking_again_and_again(world: World) -> None:
     latch = world.client().latch("a")
     await world(lambda: latch.arm(1))

@@ -10,7 +10,7 @@ import pytest
 import dibs
 from dibs.core.queue import FAIR, PERMITS, RW
 from dibs.testing.contract.harness import Actor, World, eventually
-from dibs.testing.contract.worlds import above_the_store, every_form, needs
+from dibs.testing.contract.worlds import above_the_store, every_form, needs, timed
 
 
 async def close(world: World, client: Any) -> None:
@@ -150,6 +150,7 @@ async def test_a_client_is_a_context_manager(world: World) -> None:
     await world.free(other, "a")
 
 
+@timed
 async def test_closing_one_client_spares_the_others(world: World) -> None:
     client, other = world.client(lease=world.short), world.client(lease=world.short)
     ana, bob = world.actors("ana", "bob")

@@ -13,7 +13,7 @@ import pytest
 import dibs
 from dibs.core.queue import FAIR, FOREIGN, LEASES, PERMITS, RW
 from dibs.testing.contract.harness import Actor, World, eventually, lasted
-from dibs.testing.contract.worlds import above_the_store, needs, without
+from dibs.testing.contract.worlds import above_the_store, needs, timed, without
 
 pytestmark = above_the_store
 
@@ -56,6 +56,7 @@ async def test_a_try_gives_none_while_busy(world: World) -> None:
         await ana(hold.release)
 
 
+@timed
 async def test_one_deadline_for_all(world: World) -> None:
     client = world.client()
     ana, bob = world.actors("ana", "bob")
@@ -125,6 +126,7 @@ async def test_releasing_twice_does_nothing(world: World) -> None:
     assert await cy(lambda: client.lock("a").acquire(timeout=0)) is None
 
 
+@timed
 async def test_lost_when_any_is(world: World) -> None:
     client, ana = world.client(lease=world.short), world.actor("ana")
     hold = await ana(lambda: world.multi(client.lock("a"), client.lock("b")).acquire())
@@ -140,6 +142,7 @@ async def test_lost_when_any_is(world: World) -> None:
     assert hold.holds[0].lost_reason is None
 
 
+@timed
 async def test_leaving_with_a_lost_member_raises_and_gives_back_the_rest(world: World) -> None:
     client, ana = world.client(lease=world.short), world.actor("ana")
     with pytest.raises(dibs.LockLost):
@@ -149,6 +152,7 @@ async def test_leaving_with_a_lost_member_raises_and_gives_back_the_rest(world: 
     await world.free(client, "b")
 
 
+@timed
 @needs(FAIR)
 async def test_a_member_lost_meanwhile_is_taken_anew(world: World) -> None:
     client, other = world.client(lease=world.short), world.client()

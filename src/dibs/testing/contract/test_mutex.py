@@ -11,7 +11,7 @@ import pytest
 import dibs
 from dibs.core.queue import ATOMIC_TRY, FAIR, FOREIGN, LEASES, RECORDS
 from dibs.testing.contract.harness import World
-from dibs.testing.contract.worlds import above_the_store, every_form, foreign_kinds, needs, without
+from dibs.testing.contract.worlds import above_the_store, every_form, foreign_kinds, needs, timed, without
 
 Mutex = Callable[..., Any]
 
@@ -90,6 +90,7 @@ async def test_a_try_takes_what_is_free_and_gives_none_while_busy(world: World, 
     assert not (await world.inspect(client, "a")).waiters
 
 
+@timed
 @needs(FAIR)
 async def test_a_try_does_not_pass_those_who_wait(world: World) -> None:
     client, lone = world.client(), world.client(lease=2)
@@ -189,6 +190,7 @@ async def test_the_timeout_error_names_the_holder(world: World) -> None:
     assert not pending.done()
 
 
+@timed
 @needs(FAIR)
 async def test_who_gives_up_frees_the_place(world: World) -> None:
     client = world.client()

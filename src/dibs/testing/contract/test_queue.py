@@ -9,8 +9,8 @@ import pytest
 import dibs
 from dibs.core.queue import FAIR, FOREIGN, LEASES, LOOK, NOWHERE, PERMITS, RECORDS, RW, UNFAIR, YOURS
 from dibs.runtime.threads import step
-from dibs.testing.contract.seats import BRIEF, Seat, until
-from dibs.testing.contract.worlds import needs, without
+from dibs.testing.contract.seats import Seat, until
+from dibs.testing.contract.worlds import needs, timed, without
 
 
 @needs(FAIR)
@@ -41,9 +41,9 @@ def test_a_holder_gets_its_lease_and_a_waiter_its_waiting_lease(ana: Seat, bob: 
 
 @needs(LEASES)
 def test_a_waiter_learns_when_to_look(ana: Seat, bob: Seat) -> None:
-    ana.joined(lease=2)
+    ana.joined(lease=20)
     _, second = bob.joined()
-    assert second.next <= 2
+    assert second.next <= 20
 
 
 @needs(FAIR)
@@ -143,10 +143,11 @@ def test_renew_is_a_batch_over_names_in_the_order_asked(ana: Seat, bob: Seat) ->
     assert (first.holds, second.holds, fourth.holds) == (True, False, True)
 
 
+@timed
 @needs(LEASES)
 def test_renew_never_revives_and_leaves_a_successor_alone(ana: Seat, bob: Seat) -> None:
-    claim, _ = ana.joined(lease=BRIEF)
-    passed_on, _ = ana.joined(name="b", lease=BRIEF)
+    claim, _ = ana.joined(lease=ana.brief)
+    passed_on, _ = ana.joined(name="b", lease=ana.brief)
     until(lambda: not ana.holders() and not ana.holders("b"))
     assert ana.look(claim) is None
     assert ana.look(claim) is None
@@ -170,29 +171,32 @@ def test_renew_of_a_waiter_that_left_is_refused(ana: Seat, bob: Seat) -> None:
     assert ana.names() == []
 
 
+@timed
 @needs(FAIR, LEASES)
 @without(FOREIGN)
 def test_renew_of_an_expired_waiter_is_refused_also_behind_others(ana: Seat, bob: Seat) -> None:
     ana.joined(lease=30)
     bob.joined(lease=30, waiting=30)
-    third, _ = ana.joined(waiting=BRIEF)
+    third, _ = ana.joined(waiting=ana.brief)
     until(lambda: len(ana.waiters()) == 1)
     assert ana.look(third) is None
 
 
+@timed
 @needs(FAIR, LEASES)
 def test_an_expired_holder_frees_its_successor_by_the_successors_renewal(ana: Seat, bob: Seat) -> None:
-    ana.joined(lease=BRIEF)
+    ana.joined(lease=ana.brief)
     claim, second = bob.joined(lease=30, waiting=30)
     standing = until(lambda: (seen := bob.look(claim)) is not None and seen.holds and seen)
     assert standing.ticket == second.ticket or bob.form == "fair"
     assert standing.left > 5
 
 
+@timed
 @needs(FAIR, LEASES)
 @without(FOREIGN)
 def test_expiry_is_a_write_that_signals(ana: Seat, bob: Seat) -> None:
-    _, first = ana.joined(lease=BRIEF)
+    _, first = ana.joined(lease=ana.brief)
     waits, _ = bob.joined(lease=30, waiting=30)
     until(lambda: ana.holders() != [first.ticket])
     far, _ = ana.joined()  # every operation evicts expired claims of its queue, and signals their successors
@@ -213,8 +217,9 @@ def test_a_join_after_its_time_is_void(ana: Seat) -> None:
     assert ana.names() == []
 
 
+@timed
 def test_a_repeated_join_after_its_time_is_void_and_makes_no_ghost(ana: Seat) -> None:
-    claim, _ = ana.joined(by=BRIEF, lease=10)
+    claim, _ = ana.joined(by=ana.brief, lease=10)
     ana.leave(claim)
     until(lambda: ana.now() > claim.by)
     assert ana.join(claim) is None
@@ -354,11 +359,12 @@ def test_nothing_stays_behind(ana: Seat, bob: Seat) -> None:
     assert ana.holders() == ana.waiters() == []
 
 
+@timed
 @needs(FAIR, LEASES)
 @without(FOREIGN)
 def test_a_message_is_not_for_a_waiter_whose_claim_expired(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined(lease=30)
-    dead, _ = bob.joined(waiting=BRIEF)
+    dead, _ = bob.joined(waiting=bob.brief)
     alive, standing = bob.joined(lease=30, waiting=30)
     until(lambda: bob.waiters() == [standing.ticket])
     ana.leave(mine)

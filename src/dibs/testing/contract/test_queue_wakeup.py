@@ -6,8 +6,8 @@ from typing import Any
 
 from dibs.core.queue import FAIR, FOREIGN, LEASES, LOOK, NOWHERE, PERMITS, QUEUE, RECORDS, RW, UNFAIR
 from dibs.runtime.threads import step
-from dibs.testing.contract.seats import BRIEF, Seat, until
-from dibs.testing.contract.worlds import needs, without
+from dibs.testing.contract.seats import Seat, until
+from dibs.testing.contract.worlds import needs, timed, without
 
 
 @needs(FAIR)
@@ -117,15 +117,16 @@ def test_unfair_waiters_are_not_told_while_the_queue_moves(ana: Seat, bob: Seat)
     assert bob.passed_over(outside)
 
 
+@timed
 @needs(LEASES, RECORDS)
 def test_unfair_waiters_who_are_gone_keep_nobody_from_being_told(ana: Seat, bob: Seat) -> None:
     """A store that wakes only some unfair waiters wakes those that still wait."""
     mine, _ = ana.joined()
     *gone, waits = sorted((bob.claim() for _ in range(10)), key=lambda claim: claim.id)
     for claim in gone:
-        claim.waiting = BRIEF
+        claim.waiting = bob.brief
         bob.join(claim, UNFAIR)
-    bob.joined(name="b", lease=BRIEF)
+    bob.joined(name="b", lease=bob.brief)
     until(lambda: not bob.holders("b"))
     bob.join(waits, UNFAIR)
     ana.leave(mine)
@@ -156,10 +157,11 @@ def test_an_unfair_waiter_that_came_in_is_told_nothing_more(ana: Seat, bob: Seat
     assert bob.told(outside) is None
 
 
+@timed
 @needs(LEASES)
 def test_an_expired_holder_wakes_unfair_waiters_when_somebody_looks(ana: Seat, bob: Seat) -> None:
     bob.joined(name="b")  # connect first: the next join must arrive before the lease is over
-    ana.joined(lease=BRIEF)
+    ana.joined(lease=ana.brief)
     outside = bob.claim()
     bob.join(outside, UNFAIR)
     until(lambda: not ana.holders())
@@ -249,9 +251,10 @@ def test_evict_wakes_whom_it_frees(ana: Seat, bob: Seat) -> None:
     assert bob.granted(waits)
 
 
+@timed
 @needs(FAIR, LEASES, RECORDS)
 def test_revoke_tells_who_holds_since_another_expired(ana: Seat, bob: Seat) -> None:
-    _, over = ana.joined(lease=BRIEF)
+    _, over = ana.joined(lease=ana.brief)
     waits, standing = bob.joined(waiting=10.0)
     until(lambda: ana.holders() == [standing.ticket])
     assert not ana.revoke(over.ticket)

@@ -12,7 +12,7 @@ import pytest
 import dibs
 from dibs.core.queue import PERMITS
 from dibs.testing.contract.harness import World, eventually
-from dibs.testing.contract.worlds import above_the_store, every_form, foreign_kinds, needs
+from dibs.testing.contract.worlds import above_the_store, every_form, foreign_kinds, needs, timed
 
 Mutex = Callable[..., Any]
 whose_holders_are_shown = foreign_kinds("lock", "rlock", "write", "plain", "fair", "expiring")
@@ -63,6 +63,7 @@ async def test_a_released_hold_is_not_lost_but_fails_its_check(world: World) -> 
     assert caught.value.reason is hold.lost_reason is None
 
 
+@timed
 @whose_holders_are_shown
 async def test_releasing_a_lost_hold_does_not_touch_its_successor(world: World, mutex: Mutex) -> None:
     client, other = world.client(lease=world.short), world.client()
@@ -110,6 +111,7 @@ async def test_lock_release_knows_only_what_was_taken_through_it(world: World) -
     hold.check()
 
 
+@timed
 @above_the_store
 async def test_lock_release_of_a_lost_hold_says_so_and_spares_the_successor(world: World) -> None:
     # One lock object: ana's hold is lost, bob acquires through the same object, then ana's `finally` releases.
@@ -217,6 +219,7 @@ async def test_the_bodys_exception_stays(world: World) -> None:
     await world.free(client, "a")
 
 
+@timed
 @above_the_store
 async def test_a_failing_release_is_a_note_on_the_bodys_exception(world: World) -> None:
     client, ana = world.client(lease=world.short), world.actor("ana")

@@ -9,7 +9,7 @@ import pytest
 import dibs
 from dibs.core.queue import FAIR, FOREIGN
 from dibs.testing.contract.harness import World
-from dibs.testing.contract.worlds import above_the_store, needs, without
+from dibs.testing.contract.worlds import above_the_store, needs, timed, without
 
 pytestmark = above_the_store
 
@@ -120,6 +120,7 @@ async def test_a_second_caller_of_one_owner_waits_for_the_first(world: World) ->
     assert world.token(await first) == world.token(await second)
 
 
+@timed
 @needs(FAIR)
 async def test_a_second_caller_asks_itself_when_the_first_gives_up(world: World) -> None:
     client, other = world.client(owner="job 7"), world.client()
@@ -134,6 +135,7 @@ async def test_a_second_caller_asks_itself_when_the_first_gives_up(world: World)
     assert await second
 
 
+@timed
 async def test_a_lost_grant_is_lost_for_every_hold_of_it(world: World) -> None:
     client, ana = world.client(lease=world.short), world.actor("ana")
     holds = [await ana(lambda: client.rlock("a").acquire()) for _ in range(2)]
@@ -144,6 +146,7 @@ async def test_a_lost_grant_is_lost_for_every_hold_of_it(world: World) -> None:
             await ana(hold.release)
 
 
+@timed
 async def test_after_a_loss_the_owner_asks_anew(world: World) -> None:
     client, ana = world.client(lease=world.short), world.actor("ana")
     hold = await ana(lambda: client.rlock("a").acquire())

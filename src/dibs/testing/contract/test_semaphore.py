@@ -10,7 +10,7 @@ import pytest
 import dibs
 from dibs.core.queue import FAIR, FOREIGN, PERMITS
 from dibs.testing.contract.harness import Actor, World, eventually
-from dibs.testing.contract.worlds import above_the_store, every_form, needs, without
+from dibs.testing.contract.worlds import above_the_store, every_form, needs, timed, without
 
 pytestmark = needs(PERMITS)
 
@@ -95,6 +95,7 @@ async def test_never_more_inside_than_permits(world: World) -> None:
     assert most <= 3
 
 
+@timed
 async def test_grants_that_are_not_renewed_end_by_themselves(world: World) -> None:
     client, ana = world.client(), world.actor("ana")
     semaphore = client.semaphore("a", 2, lease=world.short, renew=False)
@@ -184,6 +185,7 @@ async def test_onlookers_see_weights_and_capacity(world: World) -> None:
     assert (info.kind, info.capacity, [holder.weight for holder in info.holders]) == ("semaphore", 5, weights)
 
 
+@timed
 @above_the_store
 @without(FOREIGN)
 async def test_a_lost_permit_is_one_of_many(world: World) -> None:

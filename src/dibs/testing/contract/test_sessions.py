@@ -10,7 +10,7 @@ import pytest
 import dibs
 from dibs.core.queue import LEASES, PERMITS, RW
 from dibs.testing.contract.harness import World, eventually, passed
-from dibs.testing.contract.worlds import above_the_store, needs, without
+from dibs.testing.contract.worlds import above_the_store, needs, timed, without
 
 Mutex = Callable[..., Any]
 Making = Callable[..., Any]
@@ -44,6 +44,7 @@ async def test_a_shorter_lease_that_is_to_be_renewed_is_refused_when_the_lock_is
             assert making(client, lease=had) is not None
 
 
+@timed
 async def test_a_longer_lease_is_an_upper_bound(world: World, mutex: Mutex) -> None:
     client, ana = world.client(lease=world.short), world.actor("ana")
     hold = await ana(lambda: mutex(client, "a", lease=20).acquire())
@@ -51,6 +52,7 @@ async def test_a_longer_lease_is_an_upper_bound(world: World, mutex: Mutex) -> N
     await ana(hold.release)
 
 
+@timed
 async def test_a_shorter_one_that_is_not_renewed_is_ended_here(world: World, mutex: Mutex) -> None:
     """The session continues, and with it the other holds."""
     client, other = world.client(lease=20), world.client()
@@ -72,6 +74,7 @@ async def test_a_shorter_one_that_is_not_renewed_is_ended_here(world: World, mut
     lasting.check()
 
 
+@timed
 async def test_one_that_is_not_renewed_lives_by_the_session_until_then(world: World, mutex: Mutex) -> None:
     client, other = world.client(lease=world.short), world.client()
     ana, bob = world.actors("ana", "bob")
@@ -82,12 +85,14 @@ async def test_one_that_is_not_renewed_lives_by_the_session_until_then(world: Wo
     await ana(hold.release)
 
 
+@timed
 async def test_without_a_lease_of_its_own_it_ends_with_the_clients(world: World) -> None:
     client, ana = world.client(lease=world.short), world.actor("ana")
     hold = await ana(lambda: client.lock("a", renew=False).acquire())
     assert await ana(lambda: hold.lost.wait(60))
 
 
+@timed
 @pytest.mark.parametrize(("lease", "max_hold", "least"), [(20, 0.3, 0.3), (0.5, 20, 0.45)])
 async def test_the_shorter_of_lease_and_max_hold_counts(
     world: World, lease: float, max_hold: float, least: float
@@ -99,6 +104,7 @@ async def test_the_shorter_of_lease_and_max_hold_counts(
     await world.free(client, "a")
 
 
+@timed
 async def test_who_re_enters_gets_no_longer_than_the_first(world: World) -> None:
     client, ana = world.client(lease=30), world.actor("ana")
     first = await ana(lambda: client.rlock("a", lease=4, renew=False).acquire())
@@ -111,6 +117,7 @@ async def test_who_re_enters_gets_no_longer_than_the_first(world: World) -> None
     await world.free(client, "a")
 
 
+@timed
 @needs(PERMITS)
 async def test_a_stripe_ends_and_takes_its_guard_along(world: World) -> None:
     client, ana = world.client(lease=30), world.actor("ana")

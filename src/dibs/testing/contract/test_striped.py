@@ -9,7 +9,7 @@ import pytest
 import dibs
 from dibs.core.queue import FOREIGN, PERMITS
 from dibs.testing.contract.harness import World, eventually
-from dibs.testing.contract.worlds import above_the_store, needs, without
+from dibs.testing.contract.worlds import above_the_store, needs, timed, without
 
 pytestmark = [needs(PERMITS), without(FOREIGN)]
 
@@ -153,6 +153,7 @@ async def test_nothing_stays_behind(world: World) -> None:
     assert not await world.locks(client)
 
 
+@timed
 @above_the_store
 async def test_a_stripe_is_lost_with_its_guard(world: World) -> None:
     client, ana = world.client(lease=world.short), world.actor("ana")

@@ -13,9 +13,10 @@ import pytest
 import dibs
 from dibs.core.queue import FAIR, FOREIGN, LEASES, RECORDS
 from dibs.testing.contract.harness import World, eventually, passed
-from dibs.testing.contract.worlds import above_the_store, every_form, needs, on, without
+from dibs.testing.contract.worlds import above_the_store, every_form, needs, on, timed, without
 
 
+@timed
 @every_form
 async def test_renewal_keeps_holds_of_every_kind_beyond_their_lease(world: World) -> None:
     client, other = world.client(lease=world.lasting), world.client()
@@ -30,6 +31,7 @@ async def test_renewal_keeps_holds_of_every_kind_beyond_their_lease(world: World
         await ana(hold.release)
 
 
+@timed
 @on("aio")
 async def test_renewal_does_not_need_the_users_loop(world: World) -> None:
     client, ana = world.client(lease=world.lasting), world.actor("ana")
@@ -38,6 +40,7 @@ async def test_renewal_does_not_need_the_users_loop(world: World) -> None:
     hold.check()
 
 
+@timed
 @every_form
 @needs(FAIR, RECORDS)
 async def test_a_waiter_is_kept_beyond_its_lease(world: World) -> None:
@@ -53,6 +56,7 @@ async def test_a_waiter_is_kept_beyond_its_lease(world: World) -> None:
     assert (await pending).token == before
 
 
+@timed
 @needs(FAIR, LEASES)
 @without(FOREIGN)
 async def test_a_waiter_is_kept_at_5_s_or_its_lease(world: World) -> None:
@@ -80,6 +84,7 @@ async def test_a_hold_learned_by_message_gets_its_full_lease(world: World) -> No
     await eventually(lambda: theirs.remaining > 20)  # the watchdog renews before half of the waiting lease is over
 
 
+@timed
 @every_form
 async def test_a_hold_that_is_not_renewed_ends_by_itself(world: World) -> None:
     client = world.client()
@@ -132,6 +137,7 @@ async def test_max_hold_of_one_hold_spares_the_others_of_its_owner(world: World)
     assert await ana(client.rlock("a").owned)
 
 
+@timed
 @every_form
 async def test_what_is_taken_away_is_lost(world: World) -> None:
     client, other = world.client(lease=world.short), world.client()
@@ -152,6 +158,7 @@ async def test_what_is_taken_away_is_lost(world: World) -> None:
         assert str(world.token(hold) or 0) in str(caught.value)
 
 
+@timed
 @above_the_store
 async def test_leaving_a_with_whose_hold_is_lost_raises(world: World) -> None:
     client, ana = world.client(lease=world.short), world.actor("ana")
@@ -161,6 +168,7 @@ async def test_leaving_a_with_whose_hold_is_lost_raises(world: World) -> None:
             await eventually(hold.lost.is_set)
 
 
+@timed
 @above_the_store
 async def test_waiting_for_the_loss_ends_with_it(world: World) -> None:
     client, ana = world.client(lease=world.short), world.actor("ana")
@@ -181,6 +189,7 @@ async def test_waiting_for_the_loss_of_a_released_hold_ends(world: World) -> Non
     assert not await pending
 
 
+@timed
 @above_the_store
 async def test_on_lost_is_called_once_for_what_was_lost(world: World, caplog: pytest.LogCaptureFixture) -> None:
     client, ana = world.client(lease=world.short), world.actor("ana")
@@ -206,6 +215,7 @@ async def test_on_lost_is_called_once_for_what_was_lost(world: World, caplog: py
     assert (where is threading.current_thread()) == (world.api == "aio")  # in its event loop, else in another thread
 
 
+@timed
 async def test_break_with_another_token_changes_nothing(world: World) -> None:
     client, ana = world.client(lease=world.short), world.actor("ana")
     hold = await ana(lambda: client.lock("a").acquire())
@@ -248,6 +258,7 @@ async def test_break_wants_a_token(world: World) -> None:
             await world(lambda value=value: client.break_("a", **{option: value}))
 
 
+@timed
 @every_form
 @without(FOREIGN)
 async def test_revoke_is_a_request(world: World) -> None:
@@ -263,6 +274,7 @@ async def test_revoke_is_a_request(world: World) -> None:
     await ana(hold.release)
 
 
+@timed
 @above_the_store
 @pytest.mark.parametrize("end", ["release", "break"])
 async def test_waiting_for_a_revoke_ends_with_the_hold(world: World, end: str) -> None:
@@ -274,6 +286,7 @@ async def test_waiting_for_a_revoke_ends_with_the_hold(world: World, end: str) -
     assert not await pending
 
 
+@timed
 @above_the_store
 @without(FOREIGN)
 async def test_revoke_concerns_the_holder_of_that_moment(world: World) -> None:

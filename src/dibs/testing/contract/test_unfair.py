@@ -10,7 +10,7 @@ import pytest
 import dibs
 from dibs.core.queue import ATOMIC_TRY, FAIR, FOREIGN, PERMITS, RECORDS, RW
 from dibs.testing.contract.harness import World, eventually
-from dibs.testing.contract.worlds import above_the_store, every_form, needs, without
+from dibs.testing.contract.worlds import above_the_store, every_form, needs, timed, without
 
 Mutex = Callable[..., Any]
 
@@ -53,6 +53,7 @@ async def test_it_is_in_the_queue_only_while_it_tries_and_a_release_wakes_it(wor
     assert await pending
 
 
+@timed
 async def test_an_expired_holder_frees_it(world: World) -> None:
     client = world.client()
     ana, bob = world.actors("ana", "bob")

@@ -9,7 +9,7 @@ from dibs.core.queue import FAIR, LEASES, NOWHERE, VOTES, Voter
 from dibs.core.rule import Claim
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat, until
-from dibs.testing.contract.worlds import needs
+from dibs.testing.contract.worlds import needs, timed
 
 pytestmark = needs(VOTES)
 
@@ -67,6 +67,7 @@ def test_a_claim_that_left_is_not_stamped_and_raises_nothing(ana: Seat) -> None:
     assert ana.joined(NOWHERE)[1].ticket < standing.ticket + 10**9
 
 
+@timed
 @needs(LEASES)
 def test_a_claim_that_expired_is_not_stamped(ana: Seat) -> None:
     claim, standing = ana.joined(NOWHERE, lease=1.0)

@@ -17,8 +17,8 @@ from dibs.core.reporter import Reporter
 from dibs.core.runtime import Runtime
 from dibs.core.watchdog import Watchdog
 from dibs.runtime.threads import ThreadRuntime, step
-from dibs.testing.contract.seats import BRIEF, Seat, until
-from dibs.testing.contract.worlds import above_the_store, needs, without
+from dibs.testing.contract.seats import Seat, until
+from dibs.testing.contract.worlds import above_the_store, needs, timed, without
 
 pytestmark = [needs(FAIR, LEASES), without(FOREIGN), above_the_store]
 
@@ -65,9 +65,10 @@ def cy(seats: Callable[[], Seat]) -> Seat:
     return seats()
 
 
+@timed
 def test_a_message_for_a_claim_that_expired_grants_nothing(ana: Seat, bob: Seat, cy: Seat) -> None:
     mine, first = ana.joined(lease=30)
-    waiter = Waiter(bob, lease=BRIEF)
+    waiter = Waiter(bob, lease=bob.brief)
     old = until(lambda: ana.waiters() and waiter.grant.claim)
     until(lambda: not ana.waiters())  # not renewed, so it expired
     theirs, second = cy.joined(lease=30)
@@ -85,6 +86,7 @@ def test_a_message_for_a_claim_that_expired_grants_nothing(ana: Seat, bob: Seat,
     step(waiter.grantor.release(waiter.grant, bob.soon))
 
 
+@timed
 def test_a_message_that_comes_late_is_confirmed_before_it_counts(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined(lease=30)
     waiter = Waiter(bob, lease=4.0)
@@ -97,6 +99,7 @@ def test_a_message_that_comes_late_is_confirmed_before_it_counts(ana: Seat, bob:
     step(waiter.grantor.release(waiter.grant, bob.soon))
 
 
+@timed
 def test_a_message_in_time_counts_for_no_more_than_what_is_left(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined(lease=30)
     waiter = Waiter(bob, lease=30)

@@ -58,6 +58,10 @@ above_the_store = pytest.mark.dibs_above_the_store
 every_form = pytest.mark.dibs_every_form
 """The test also runs where only operations are tested: for each form of a store, such as a cluster."""
 
+timed = pytest.mark.dibs_timed
+"""The result may depend on the speed of the machine, except on the memory store, whose time is virtual: a lease ends
+during the test, or must not end although it is short."""
+
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:

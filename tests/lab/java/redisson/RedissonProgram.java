@@ -352,10 +352,6 @@ public final class RedissonProgram {
                         "state", Boolean.toString(lock.isLocked()), Boolean.toString(lock.isHeldByCurrentThread()),
                         Integer.toString(lock.getHoldCount()), Long.toString(lock.remainTimeToLive())
                     };
-                case "pairs": // how many
-                    return value(pairs(Integer.parseInt(words[2])));
-                case "contend": // until that instant, microseconds of each hold
-                    return contend(Long.parseLong(words[2]), Long.parseLong(words[3]));
                 default:
                     return unknown(words);
             }
@@ -378,33 +374,6 @@ public final class RedissonProgram {
                 return wait == 0 ? lock.tryLock() : lock.tryLock(wait, MS);
             }
             return lock.tryLock(wait, lease, MS);
-        }
-
-        /** Seconds that lock and unlock of a free lock take, as an average. */
-        private double pairs(int count) {
-            long start = System.nanoTime();
-            for (int pair = 0; pair < count; pair++) {
-                lock.lock();
-                lock.unlock();
-            }
-            return (System.nanoTime() - start) / 1e9 / count;
-        }
-
-        /** For each hold the instant of its grant and the instant before its release. */
-        private String[] contend(long end, long microseconds) {
-            List<String> holds = new ArrayList<>(List.of("contended"));
-            while (System.nanoTime() < end) {
-                lock.lock();
-                long granted = System.nanoTime();
-                long over = granted + microseconds * 1_000;
-                for (long left = over - System.nanoTime(); left > 0; left = over - System.nanoTime()) {
-                    LockSupport.parkNanos(left);
-                }
-                long released = System.nanoTime();
-                lock.unlock();
-                holds.add(granted + " " + released);
-            }
-            return holds.toArray(new String[0]);
         }
     }
 
@@ -462,11 +431,6 @@ public final class RedissonProgram {
                     return value(semaphore.availablePermits());
                 case "set":
                     return value(semaphore.trySetPermits(count));
-                case "add":
-                    semaphore.addPermits(count);
-                    return done();
-                case "drain":
-                    return value(semaphore.drainPermits());
                 default:
                     return unknown(words);
             }
@@ -512,11 +476,6 @@ public final class RedissonProgram {
                     return value(semaphore.acquiredPermits());
                 case "set":
                     return value(semaphore.trySetPermits(Integer.parseInt(words[2])));
-                case "add":
-                    semaphore.addPermits(Integer.parseInt(words[2]));
-                    return done();
-                case "lease": // id, lease
-                    return value(semaphore.updateLeaseTime(words[2], Long.parseLong(words[3]), MS));
                 default:
                     return unknown(words);
             }

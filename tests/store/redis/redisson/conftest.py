@@ -1,4 +1,4 @@
-"""One Java process for all of this folder; its tests go to one worker."""
+"""One Java process for all tests in this directory, which go to one worker."""
 
 from __future__ import annotations
 
@@ -19,12 +19,18 @@ from store.sides import APIS, Python, python
 HERE = Path(__file__).parent
 
 
+FIRST_TIER = {"test_each_waits_for_the_other[lock-blocking]", "test_each_waits_for_the_other[fair-blocking]"}
+"""The tests with Java that do not wait for the gate."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE) and "java" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("redisson"))
             item.add_marker(pytest.mark.slow)
+            if item.name not in FIRST_TIER:
+                item.add_marker(pytest.mark.gate)
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.timeout(600), append=False)  # the first one may wait for Maven
 
@@ -32,13 +38,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def prefix() -> str:
     """A NameMapper of Java and the option of Python put it before every name."""
-    programs.require("redis", "redisson")
+    programs.require("redis")
     return f"{unique()}:"
 
 
 @pytest.fixture(scope="session")
 def java(prefix: str) -> Iterator[Redisson]:
-    with Redisson(f"{ports.HOST}:{shared_redis.redis().port}", prefix=prefix, watchdog=6.0, timeout=PATIENCE) as java:
+    programs.require("redisson")
+    with Redisson(f"{ports.HOST}:{shared_redis.redis().port}", prefix=prefix, watchdog=30.0, timeout=PATIENCE) as java:
         yield java
 
 
@@ -60,8 +67,15 @@ def raw(prefix: str) -> Iterator[Raw]:
 
 
 @pytest.fixture
+def apart() -> Iterator[Raw]:
+    """A prefix of this test alone."""
+    with closing(redis.Redis(port=shared_redis.redis().port, protocol=2)) as client:
+        yield Raw(client, f"{unique()}:")
+
+
+@pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """Of this test alone: the server is shared."""
+    """A name of this test alone: the server is shared."""
     return request.node.name.replace("[", "-").strip("]")
 
 

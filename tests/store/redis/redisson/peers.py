@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -132,24 +131,42 @@ class Raw:
     def renewed(self, name: str, times: int) -> None:
         """Until the time to live has risen so often."""
         seen, before = 0, float("inf")
-        end = time.monotonic() + PATIENCE
-        while seen < times:
-            assert time.monotonic() < end, f"renewed {seen} times"
+
+        def risen() -> bool:
+            nonlocal seen, before
             left = self.client.pttl(self.key(name))
             assert left > 0, "it is gone"
             seen, before = seen + (left > before), left
+            return seen >= times
+
+        until(risen, PATIENCE, f"renewed {times} times")
 
 
-def take_turns(java: Redisson, side: Python, raw: Raw, name: str, kind: Kind, client: Any) -> None:
-    """Each waits for the other once. Python begins: it sets the size of a semaphore."""
+def take_turns(
+    java: Redisson,
+    side: Python,
+    raw: Raw,
+    name: str,
+    kind: Kind,
+    client: Any,
+    wait: Callable[[], None] | None = None,
+) -> None:
+    """Each waits for the other once. Python begins: it sets the size of a semaphore. `wait`: until one waits there."""
+    wait = wait or (lambda: raw.wait_for(kind, name, 1))
     hold, theirs = side.take(kind.ours(client, name)), kind.java(java, name)
     assert theirs.take(0) is None
     waits = theirs.begin()
-    raw.wait_for(kind, name, 1)
+    wait()
     theirs.sleeps()
+    assert not waits.done()
     side.do(hold.release)
     assert theirs.held(waits)
+    assert side.tries(kind.ours(client, name)) is None
     ours = side.takes(kind.ours(client, name))
-    raw.wait_for(kind, name, 1)
+    wait()
+    assert not ours.done()
     theirs.give()
-    side.do(ours.result(PATIENCE).release)
+    hold = ours.result(PATIENCE)
+    hold.check()
+    assert theirs.take(0) is None
+    side.do(hold.release)

@@ -1,4 +1,4 @@
-"""The command line where holders have ids, and most have neither a token nor a time since when they hold."""
+"""The command line on locks whose holders have ids, but mostly neither a token nor a start."""
 
 from __future__ import annotations
 
@@ -7,23 +7,20 @@ import re
 import shlex
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
-import redis
 
 import dibs
-from cli.commands import Cli, Terminal
+from cli.commands import Cli
 from dibs.monitor import break_log
 from lab.servers import shared_redis
 from process.children import PATIENCE
 
 HOLDER = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d{19}"
 TOKENS = re.compile(r"token|\b1970-\d\d-|\b\d{5,}h\d+m", re.IGNORECASE)
-"""What must not be said of a holder without a token, whose age is not known."""
+"""Words that must not be shown for a holder without a token, whose age is unknown."""
 SHOW_TOKEN = ("--", "sh", "-c", 'echo "${DIBS_TOKEN-unset} $DIBS_NAME $DIBS_LEASE"')
 
 
@@ -38,7 +35,6 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
 
 
 def taken(lock: Any) -> Any:
-    """A hold by a client of its own."""
     hold = lock.acquire(timeout=0)
     assert hold is not None
     return hold
@@ -48,27 +44,24 @@ def ids(cli: Cli, name: str = "a") -> list[str]:
     return [holder.owner for holder in cli.client().inspect(name).holders]
 
 
-@pytest.mark.parametrize("kind", [[], ["--shared"], ["--exclusive"], ["--of", "2"]], ids=str)
-def test_run_passes_no_token(cli: Cli, kind: list[str]) -> None:
-    for inherited in (None, "41"):
-        done = cli.run("run", "a", *kind, *SHOW_TOKEN, DIBS_TOKEN=inherited)
-        assert (done.returncode, done.stdout, done.stderr) == (0, "unset a 30\n", "")
-    assert ids(cli) == []
+@pytest.mark.gate
+def test_run_passes_no_token(cli: Cli) -> None:
+    for kind in ([], ["--shared"], ["--exclusive"], ["--of", "2"]):
+        done = cli.run("run", f"a{len(kind)}", *kind, *SHOW_TOKEN, DIBS_TOKEN="41")
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"unset a{len(kind)} 30\n", ""), kind
 
 
+@pytest.mark.gate
 def test_run_says_that_it_lost_a_lock_without_a_token(cli: Cli) -> None:
-    for more in ([], ["--json"]):
-        running = cli.start("run", "a", "--lease", "2", *more, "--", "sh", "-c", "echo there; exec sleep 60")
-        assert running.hear() == "there"
-        (holder,) = ids(cli)
-        assert cli.run("break", "a", "--holder", holder, "--yes").returncode == 0
-        assert running.process.wait(PATIENCE) == 76
-        _, (line,) = running.rest()
-        if more:
-            lost = json.loads(line)
-            assert (lost["event"], lost["reason"], lost["token"]) == ("lost", "broken", None)
-            line = lost["text"]
-        assert line.endswith('"a": the lock was taken away; the command was terminated')
+    running = cli.start("run", "a", "--lease", "2", "--json", "--", "sh", "-c", "echo there; exec sleep 60")
+    assert running.hear() == "there"
+    (holder,) = ids(cli)
+    assert cli.run("break", "a", "--holder", holder, "--yes").returncode == 0
+    assert running.process.wait(PATIENCE) == 76
+    _, (line,) = running.rest()
+    lost = json.loads(line)
+    assert (lost["event"], lost["reason"], lost["token"]) == ("lost", "broken", None)
+    assert lost["text"].endswith('"a": the lock was taken away; the command was terminated')
 
 
 def test_what_is_not_known_is_not_said(cli: Cli) -> None:
@@ -95,6 +88,7 @@ def test_what_is_not_known_is_not_said(cli: Cli) -> None:
     assert [(one["owner"], one["since"], one["token"]) for one in listed["holders"]] == [(holder, None, None)]
 
 
+@pytest.mark.gate
 def test_a_waiter_of_a_fair_lock_is_known_by_its_id_also_when_it_holds(cli: Cli) -> None:
     hold = taken(cli.client().lock("a", fair=True))
     watching = cli.start("watch", "a", "--json")
@@ -116,6 +110,7 @@ def test_a_waiter_of_a_fair_lock_is_known_by_its_id_also_when_it_holds(cli: Cli)
     assert changes[1]["participant"]["owner"] == waiter["owner"]
 
 
+@pytest.mark.gate
 def test_a_busy_lock_names_its_holder(cli: Cli) -> None:
     taken(cli.client().lock("a"))
     (holder,) = ids(cli)
@@ -125,30 +120,6 @@ def test_a_busy_lock_names_its_holder(cli: Cli) -> None:
     )  # fmt: skip
     waited = cli.run("wait", "a", "--timeout", "0.1")
     assert (waited.returncode, f"held by {holder}. Next: dibs show a\n" in waited.stderr) == (75, True)
-
-
-def test_holders_are_told_apart(cli: Cli) -> None:
-    first = taken(cli.client().rwlock("a").read)
-    watching = cli.start("watch", "a", "--json")
-    before = json.loads(watching.hear())
-    second = taken(cli.client().rwlock("a").read)
-    took = json.loads(watching.hear())
-    first.release()
-    ended = json.loads(watching.hear())
-    assert (took["event"], ended["event"]) == ("took", "ended")
-    assert ended["participant"] | {"remaining": 0} == before["holders"][0] | {"remaining": 0}
-    assert took["participant"]["owner"] == ended["holders"][0]["owner"] != ended["participant"]["owner"]
-    second.release()
-    assert json.loads(watching.hear())["holders"] == []
-
-
-def test_the_changes_in_words(cli: Cli) -> None:
-    watching = cli.start("watch", "a")
-    assert watching.hear().endswith("  free; 0 waiting")
-    hold = taken(cli.client().lock("a"))
-    assert re.fullmatch(rf"\S+  {HOLDER} took it; 0 waiting", watching.hear())
-    hold.release()
-    assert re.fullmatch(rf"\S+  {HOLDER} no longer holds it; free; 0 waiting", watching.hear())
 
 
 def test_break_prints_what_to_type_and_that_works(cli: Cli) -> None:
@@ -178,41 +149,7 @@ def test_break_prints_what_to_type_and_that_works(cli: Cli) -> None:
     assert (record.token, record.holder) == (0, second)
 
 
-def test_break_asks_about_a_holder_without_a_token(cli: Cli) -> None:
-    taken(cli.client().lock("a"))
-    (holder,) = ids(cli)
-    terminal: Terminal = cli.terminal("break", "a", "--holder", holder)
-    terminal.hear("break it? [y/N] ")
-    assert f"held by {holder}\n" in terminal.text
-    assert "Until then both may act, and nothing protects the resource." in terminal.text
-    assert not TOKENS.search(terminal.text)
-    terminal.type("y\n")
-    assert terminal.end() == 0
-    assert ids(cli) == []
-
-
-@pytest.mark.parametrize(("words", "said"), [
-    (["--token", "1", "--yes"], "no --holder was given"),
-    (["--holder", "x"], "there is no terminal to ask on"),
-    (["--holder", "x", "--token", "1"], "not allowed with"),
-])  # fmt: skip
-def test_break_by_what_does_not_name_a_holder(cli: Cli, words: list[str], said: str) -> None:
-    taken(cli.client().lock("a", fenced=True))
-    done = cli.run("break", "a", *words)
-    assert (done.returncode, said in done.stderr) == (64, True), done.stderr
-    assert len(ids(cli)) == 1
-
-
-def test_a_fenced_lock_is_broken_by_its_holder_too(cli: Cli) -> None:
-    hold = taken(cli.client().lock("a", fenced=True))
-    (holder,) = ids(cli)
-    assert f" token    {hold.token}\n" in cli.run("show", "a").stdout
-    assert cli.json("show", "a")[0]["holders"][0]["token"] == hold.token
-    assert f"  {holder}, token {hold.token}\n    dibs break a --holder {holder}\n" in cli.run("break", "a").stderr
-    assert cli.run("break", "a", "--holder", holder, "--yes").returncode == 0
-    assert ids(cli) == []
-
-
+@pytest.mark.gate
 def test_a_semaphore_that_does_not_record_its_holders(cli: Cli) -> None:
     hold = taken(cli.client().semaphore("a", 1))
     assert cli.run("show", "a").stdout.endswith(": no holder is recorded\n")
@@ -226,22 +163,7 @@ def test_a_semaphore_that_does_not_record_its_holders(cli: Cli) -> None:
     hold.release()
 
 
-def test_permits_with_a_lease_have_holders(cli: Cli) -> None:
-    hold = taken(cli.client().semaphore("a", 1, renew=False))
-    (holder,) = ids(cli)
-    assert re.fullmatch("[0-9a-f]{32}", holder)
-    assert cli.run("wait", "a", "--timeout", "0").returncode == 75
-    address = {"port": shared_redis.redis().port, "protocol": 2, "socket_timeout": PATIENCE}
-    with closing(redis.Redis(**address)) as server, server.monitor() as monitor:
-        waiting = cli.start("wait", "a")
-        prefix = parse_qs(urlsplit(cli.url).query)["prefix"][0]
-        next(seen for seen in monitor.listen() if f" {prefix}a " in seen["command"])  # it looks at the lock
-    assert cli.run("break", "a", "--holder", holder, "--yes").returncode == 0
-    assert waiting.process.wait(PATIENCE) == 0
-    with pytest.raises(dibs.LockLost):
-        hold.release()
-
-
+@pytest.mark.gate
 def test_names_have_no_namespace_by_default(cli: Cli) -> None:
     taken(cli.client().lock("a"))
     taken(cli.client(namespace="dibs").lock("b"))
@@ -257,6 +179,7 @@ def test_names_have_no_namespace_by_default(cli: Cli) -> None:
         assert raised.value.step == f"dibs show {name} --url '{cli.url}'{end}"
 
 
+@pytest.mark.gate
 def test_doctor_tells_what_the_layout_does_not_promise(cli: Cli) -> None:
     _, *found = cli.json("doctor")
     what = {level: " | ".join(one["what"] for one in found if one["level"] == level) for level in ("promise", "note")}
@@ -272,8 +195,7 @@ def test_doctor_tells_what_the_layout_does_not_promise(cli: Cli) -> None:
     assert [one for one in client.doctor() if "no messages" in one.what]
 
 
+@pytest.mark.gate
 def test_the_demo_needs_tokens(cli: Cli) -> None:
     done = cli.run("demo", "--url", cli.url, "--plain")
-    assert (done.returncode, done.stderr) == (
-        64, "dibs demo: the demo needs locks with tokens, which this layout does not have by default\n",
-    )  # fmt: skip
+    assert (done.returncode, "the demo needs locks with tokens" in done.stderr) == (64, True)

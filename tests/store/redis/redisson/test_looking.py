@@ -1,14 +1,16 @@
-"""What each side sees of the other's holds: counts, times, permits; and how either takes one away."""
+"""Each side sees the counts, times and permits of the other, and can take a lock away."""
 
 from __future__ import annotations
 
 import pytest
 
 import dibs
-from lab.redisson import PATIENCE, Redisson
+from lab.redisson import PATIENCE, Permits, Redisson
 from lab.servers.supervisor import until
 from store.redis.redisson.peers import FAIR, FENCED, LOCK, RLOCK, WRITE, Kind, Raw
 from store.sides import Python
+
+pytestmark = pytest.mark.gate
 
 
 @pytest.mark.parametrize("kind", [RLOCK, FAIR, FENCED, WRITE], ids=str)
@@ -19,7 +21,9 @@ def test_python_sees_how_often_java_holds(java: Redisson, side: Python, raw: Raw
     (holder,) = side.inspect(name).holders
     assert holder.info == {"holds": 3}
     assert holder.owner.removesuffix(":write") == theirs.handle.holder
-    assert 3 < holder.remaining <= (18 if kind is WRITE else 6), "Redisson adds up the times of a writer that re-enters"
+    assert 15 < holder.remaining <= (90 if kind is WRITE else 30), (
+        "Redisson adds up the times of a writer that re-enters"
+    )
     theirs.give()
     assert side.inspect(name).holders[0].info == {"holds": 2}
     assert side.do(side.client().lock(name).locked) if kind is not WRITE else True
@@ -47,52 +51,28 @@ def test_java_sees_that_python_holds(java: Redisson, side: Python, raw: Raw, nam
     assert raw.left(name) == []
 
 
-def test_java_sees_both_sides_of_a_read_write_lock(java: Redisson, side: Python, raw: Raw, name: str) -> None:
-    rw, read, write = side.client().rwlock(name, owner="ana"), java.read(name), java.write(name)
-    writer = side.take(rw.write)
-    reader = side.take(rw.read)
-    again = side.take(rw.read)
-    assert sorted(raw.holders(name).values()) == [1, 2]
-    assert (read.state().locked, write.state().locked) == (True, True)
-    side.do(writer.release)
-    assert (read.state().locked, write.state().locked) == (True, False)
-    assert len(raw.left(name)) == 2, "one key for each hold of a reader"
-    side.do(again.release)
-    assert list(raw.holders(name).values()) == [1]
-    side.do(reader.release)
-    assert not read.state().locked
-    assert raw.left(name) == []
-
-
-def test_permits_are_counted_alike(java: Redisson, side: Python, name: str) -> None:
-    theirs, ours = java.semaphore(name), side.client().semaphore(name, 5)
+@pytest.mark.parametrize("has_lease", [False, True], ids=["semaphore", "permits"])
+def test_permits_are_counted_alike(java: Redisson, side: Python, name: str, has_lease: bool) -> None:
+    options = {"renew": False, "lease": 20} if has_lease else {}
+    theirs, ours = (java.permits if has_lease else java.semaphore)(name), side.client().semaphore(name, 5, **options)
     assert theirs.set_permits(5)
     hold = side.do(lambda: ours.acquire(2))
     assert theirs.available() == 3
-    assert theirs.take(3) is not None
+    held = theirs.take(3)
+    assert held is not None
     assert side.tries(ours) is None
     waits = side.begin(lambda: ours.acquire(2, timeout=PATIENCE))
-    theirs.give(3)
+    if isinstance(theirs, Permits):
+        assert (theirs.total(), theirs.acquired()) == (5, 5)
+        assert {holder.owner for holder in side.inspect(name).holders} > set(held.ids)
+        theirs.give(held.ids)
+    else:
+        theirs.give(3)
     second = waits.result(PATIENCE)
     assert theirs.available() == 1
     side.do(hold.release)
     side.do(second.release)
     assert theirs.available() == 5
-    with pytest.raises(dibs.Mismatch, match="5 permits, not 4"):
-        side.take(side.client().semaphore(name, 4))
-
-
-def test_permits_with_a_lease_are_counted_alike(java: Redisson, side: Python, name: str) -> None:
-    theirs, ours = java.permits(name), side.client().semaphore(name, 5, renew=False, lease=20)
-    hold = side.do(lambda: ours.acquire(2))
-    assert (theirs.available(), theirs.total(), theirs.acquired()) == (3, 5, 2)
-    held = theirs.take(3, lease=20)
-    assert held is not None
-    assert {holder.owner for holder in side.inspect(name).holders} > set(held.ids)
-    assert side.tries(ours) is None
-    theirs.give(held.ids)
-    side.do(hold.release)
-    assert (theirs.available(), theirs.total(), theirs.acquired()) == (5, 5, 0)
 
 
 def test_thousands_of_permits_at_once(java: Redisson, side: Python, raw: Raw, name: str) -> None:
@@ -128,18 +108,6 @@ def test_a_latch_counts_for_both(java: Redisson, side: Python, raw: Raw, name: s
     assert raw.left(name) == []
 
 
-def test_python_waits_until_java_has_closed_a_latch_and_opened_it(
-    java: Redisson, side: Python, raw: Raw, name: str
-) -> None:
-    theirs, ours = java.latch(name), side.client().latch(name)
-    waits = side.begin(lambda: ours.wait(PATIENCE, armed=True))
-    channel = f"redisson_countdownlatch__channel__{{{raw.key(name)}}}"
-    until(lambda: raw.listening(channel) == 1, PATIENCE, "Python waits")
-    theirs.set_count(1)
-    theirs.count_down()
-    assert waits.result(PATIENCE) is True
-
-
 @pytest.mark.parametrize("kind", [LOCK, FAIR, WRITE], ids=str)
 def test_java_forces_a_hold_of_python(java: Redisson, side: Python, name: str, kind: Kind) -> None:
     hold = side.take(kind.ours(side.client(), name))
@@ -166,17 +134,3 @@ def test_python_breaks_a_hold_of_java(java: Redisson, side: Python, name: str, k
     assert waits.result(PATIENCE) is not None, "the next one is told"
     with pytest.raises(Exception, match="IllegalMonitorState"):
         theirs.give()
-
-
-def test_all_names_that_are_held_are_listed(java: Redisson, side: Python, name: str) -> None:
-    theirs = java.lock(f"{name}-1"), java.write(f"{name}-2"), java.permits(f"{name}-3")
-    theirs[2].set_permits(2)
-    for one in theirs:
-        assert one.take()
-    side.take(side.client().lock(f"{name}-4"))
-    assert [(info.name, info.kind) for info in side.locks(name)] == [
-        (f"{name}-1", "mutex"),
-        (f"{name}-2", "rw"),
-        (f"{name}-3", "semaphore"),
-        (f"{name}-4", "mutex"),
-    ]

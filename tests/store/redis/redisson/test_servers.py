@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from store.faults.stores import SLOW
 from store.redis.redisson.peers import FAIR, FENCED, KINDS, LOCK, SEMAPHORE, WRITE, Kind, Raw, take_turns
 from store.sides import Python, python
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("redisson-servers")]
+pytestmark = [pytest.mark.gate, pytest.mark.slow, pytest.mark.xdist_group("redisson-servers")]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,6 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def jvm(server: Server) -> Iterator[Redisson]:
-    """Not the one of the shared server."""
     with Redisson(f"{ports.HOST}:{server.port}") as java:
         yield java
 
@@ -48,7 +48,7 @@ def test_scripts_that_the_server_forgot(jvm: Redisson, here: Python, own: Raw, n
 
 
 def test_a_server_that_restarts_with_its_data(server: Server, jvm: Redisson, here: Python, own: Raw, name: str) -> None:
-    """A hold stays, and whoever waits in Python gets the lock. Java gets it once its client has connected again."""
+    """A hold stays, and a waiter in Python gets the lock. Java gets it once its client has connected again."""
     client = here.client()
     for kind in (LOCK, FAIR):
         hold = here.take(kind.ours(client, f"{name}-{kind}"))
@@ -67,7 +67,7 @@ def test_a_server_that_restarts_with_its_data(server: Server, jvm: Redisson, her
 
 
 def _unless_failed(action: Callable[[], Any]) -> Any:
-    """None: Java's connection was lost with the server, and its client did not ask again."""
+    """None: Java's connection was lost, and its client does not retry."""
     try:
         return action()
     except Failed:
@@ -87,7 +87,6 @@ def test_a_server_that_lost_its_data(server: Server, jvm: Redisson, here: Python
 
 @pytest.mark.early
 def test_a_fail_over(name: str) -> None:
-    """Both find the next primary. A hold that was copied there stays."""
     programs.require("redis", "redisson")
     with redis_groups.replicated(replicas=2, sentinels=3) as group:
         where = [f"{ports.HOST}:{sentinel.port}" for sentinel in group.sentinels]
@@ -133,39 +132,27 @@ def nodes() -> Iterator[tuple[Server, ...]]:
 @pytest.mark.early
 @pytest.mark.parametrize("sharded", ["AUTO", "OFF"])
 def test_a_cluster(nodes: tuple[Server, ...], name: str, sharded: Sharded) -> None:
-    """With sharded messages and without: a waiter is told at once, on either side, whichever server has the name."""
+    """With sharded messages and without them, on every server."""
     where = [f"{ports.HOST}:{node.port}" for node in nodes[:3]]
     url = joint_url("redis+cluster", nodes[:3], f"?layout=redisson&sharded={sharded.lower()}")
     with (
         Redisson(where, topology="cluster", sharded=sharded, timeout=PATIENCE) as java,
         python("blocking", url) as threads,
         python("aio", url) as tasks,
+        closing(redis.Redis(port=nodes[0].port)) as client,
     ):
+        nowhere = Raw(client, "")
         for number, kind in enumerate(KINDS):
             side = (threads, tasks)[number % 2]
             for slot in range(3):
-                _pass_on(java, side, nodes, f"{{{slot}}}{name}-{kind}", kind, is_sharded=sharded != "OFF")
+                own = f"{{{slot}}}{name}-{kind}"
+                wait = partial(_until_one_waits, nodes, own, is_sharded=sharded != "OFF")
+                take_turns(java, side, nowhere, own, kind, side.client(), wait)
         _a_latch(java, tasks, f"{name}-latch")
         assert {info.name for info in threads.locks("")} == set()
 
 
-def _pass_on(
-    java: Redisson, side: Python, nodes: tuple[Server, ...], name: str, kind: Kind, *, is_sharded: bool
-) -> None:
-    client = side.client()
-    hold, theirs = side.take(kind.ours(client, name)), kind.java(java, name)
-    waits = theirs.begin()
-    _until_one_waits(nodes, name, kind, is_sharded=is_sharded)
-    theirs.sleeps()
-    side.do(hold.release)
-    assert theirs.held(waits)
-    ours = side.takes(kind.ours(client, name))
-    _until_one_waits(nodes, name, kind, is_sharded=is_sharded)
-    theirs.give()
-    side.do(ours.result(PATIENCE).release)
-
-
-def _until_one_waits(nodes: tuple[Server, ...], name: str, kind: Kind, *, is_sharded: bool) -> None:
+def _until_one_waits(nodes: tuple[Server, ...], name: str, *, is_sharded: bool) -> None:
     command = "SHARDCHANNELS" if is_sharded else "CHANNELS"
 
     def waits() -> bool:
@@ -175,11 +162,11 @@ def _until_one_waits(nodes: tuple[Server, ...], name: str, kind: Kind, *, is_sha
                 found += client.execute_command("PUBSUB", command)
         return any(name.encode() in channel for channel in found)
 
-    until(waits, PATIENCE, f"one waits for {name} ({kind})")
+    until(waits, PATIENCE, f"one waits for {name}")
 
 
 def test_a_cluster_that_is_busy_at_first(name: str) -> None:
-    """It could not say if it has sharded messages: it is asked again."""
+    """The check for sharded messages is repeated."""
     programs.require("redis")
     with (
         redis_groups.cluster(*SLOW, primaries=1, node_timeout_ms=60_000) as group,
@@ -191,7 +178,7 @@ def test_a_cluster_that_is_busy_at_first(name: str) -> None:
             side.take(client.lock(name), timeout=1)
         hold = side.take(client.lock(name))
         waits = side.takes(side.client().lock(name))
-        _until_one_waits(group, name, LOCK, is_sharded=True)
+        _until_one_waits(group, name, is_sharded=True)
         side.do(hold.release)
         side.do(waits.result(PATIENCE).release)
 

@@ -20,6 +20,7 @@ from lab.servers.supervisor import until
 from store.redis.redisson.peers import Raw
 from store.sides import Python, python
 
+pytestmark = pytest.mark.gate
 SLACK = 2.0
 """Seconds by which a time may differ."""
 LEASE = 20.0
@@ -27,7 +28,6 @@ LEASE = 20.0
 BRIEF = 1.0
 """A timeout, in seconds."""
 Step = tuple[str, int]
-"""What is done, and by whom."""
 SEQUENCES: dict[str, tuple[str, list[Step]]] = {
     "lock": ("lock", [("take", 0), ("take", 0), ("give", 0), ("give", 0), ("take", 1), ("give", 1)]),
     "waiting": ("lock", [("take", 0), ("wait", 1), ("pass", 0), ("held", 1), ("give", 1)]),
@@ -65,8 +65,6 @@ class Seen(NamedTuple):
 
 
 class Recorder:
-    """What happens to the keys and channels of one name."""
-
     def __init__(self, raw: Raw, name: str, *, has_marks: bool) -> None:
         self._raw, self._key, self._has_marks = raw, raw.key(name), has_marks
         self._names: dict[str, str] = {self._key: "NAME"}
@@ -85,7 +83,7 @@ class Recorder:
         return Seen(keys, self._messages())
 
     def _values(self, key: bytes, kind: str) -> dict[str, str]:
-        """Instants are told relative to now, in seconds."""
+        """Instants are relative to now, in seconds."""
         client, now = self._raw.client, time.time()
         found: Any
         if kind == "hash":
@@ -111,7 +109,6 @@ class Recorder:
             found.append((self._plain(channel), message["data"].decode()))
 
     def _plain(self, text: str) -> str:
-        """With stand-ins, in the order in which they were met."""
         for holder in re.findall(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d+|\b[0-9a-f]{32}\b", text):
             self._names.setdefault(holder, f"HOLDER {len(self._names)}")
         for long, short in self._names.items():
@@ -128,51 +125,33 @@ def _text(member: bytes) -> str:
 
 class JavaActors:
     def __init__(self, java: Redisson, kind: str, name: str) -> None:
-        make = getattr(java, kind)
-        self._handles: list[Any] = [make(name) for _ in range(3)]
+        self._handles: list[Any] = [getattr(java, kind)(name) for _ in range(3)]
         self._readers = [java.read(name, beside=handle) for handle in self._handles] if kind == "write" else []
         self._ids: dict[int, list[str]] = {}
         self._waiting: dict[int, Future[Any]] = {}
 
     def __call__(self, what: str, who: int) -> None:
-        getattr(self, f"_{what}")(who)
-
-    def _take(self, who: int) -> None:
         handle = self._handles[who]
-        held = handle.take() if isinstance(handle, Semaphore) else handle.take(lease=LEASE)
-        assert held is not None
-        self._ids[who] = held.ids
-
-    def _give(self, who: int) -> None:
-        handle = self._handles[who]
-        handle.give(self._ids[who]) if isinstance(handle, Permits) else handle.give()
-
-    def _wait(self, who: int) -> None:
-        self._waiting[who] = self._handles[who].begin_take(lease=LEASE)
-
-    def _brief(self, who: int) -> None:
-        self._waiting[who] = self._handles[who].begin_take(BRIEF, LEASE)
-
-    def _held(self, who: int) -> None:
-        assert self._waiting[who].result(PATIENCE) is not None
-
-    def _gone(self, who: int) -> None:
-        assert self._waiting[who].result(PATIENCE) is None
-
-    def _force(self, who: int) -> None:
-        assert self._handles[who].force()
-
-    def _read(self, who: int) -> None:
-        assert self._readers[who].take(lease=LEASE) is not None
-
-    def _unread(self, who: int) -> None:
-        self._readers[who].give()
-
-    def _arm(self, who: int) -> None:
-        assert self._handles[who].set_count(2)
-
-    def _down(self, who: int) -> None:
-        self._handles[who].count_down()
+        match what:
+            case "take":
+                held = handle.take() if isinstance(handle, Semaphore) else handle.take(lease=LEASE)
+                self._ids[who] = held.ids
+            case "give":
+                handle.give(self._ids[who]) if isinstance(handle, Permits) else handle.give()
+            case "wait" | "brief":
+                self._waiting[who] = handle.begin_take(BRIEF if what == "brief" else None, LEASE)
+            case "held" | "gone":
+                assert (self._waiting[who].result(PATIENCE) is None) is (what == "gone")
+            case "force":
+                assert handle.force()
+            case "read":
+                assert self._readers[who].take(lease=LEASE) is not None
+            case "unread":
+                self._readers[who].give()
+            case "arm":
+                assert handle.set_count(2)
+            case "down":
+                handle.count_down()
 
 
 class PythonActors:
@@ -199,79 +178,48 @@ class PythonActors:
         return made[kind]()
 
     def __call__(self, what: str, who: int) -> None:
-        getattr(self, f"_{what}")(who)
-
-    def _take(self, who: int) -> None:
-        self._holds[who].append(self._side.take(self._locks[who]))
-
-    def _give(self, who: int) -> None:
-        self._side.do(self._holds[who].pop().release)
-
-    def _wait(self, who: int) -> None:
-        self._waiting[who] = self._side.begin(self._locks[who].acquire)
-
-    def _brief(self, who: int) -> None:
-        self._waiting[who] = self._side.begin(lambda: self._locks[who].acquire(timeout=BRIEF))
-
-    def _held(self, who: int) -> None:
-        self._holds[who].append(self._waiting[who].result(PATIENCE))
-
-    def _gone(self, who: int) -> None:
-        assert self._waiting[who].result(PATIENCE) is None
-
-    def _force(self, who: int) -> None:
-        holder = self._side.inspect(self._name).holders[0].owner
-        self._side.do(lambda: self._clients[who].break_(self._name, holder=holder))
-
-    def _read(self, who: int) -> None:
-        self._reads[who] = self._side.take(self._clients[who].rwlock(self._name).read)
-
-    def _unread(self, who: int) -> None:
-        self._side.do(self._reads[who].release)
-
-    def _arm(self, who: int) -> None:
-        self._side.do(lambda: self._locks[who].arm(2))
-
-    def _down(self, who: int) -> None:
-        self._side.do(self._locks[who].count_down)
+        side, lock = self._side, self._locks[who]
+        match what:
+            case "take":
+                self._holds[who].append(side.take(lock))
+            case "give":
+                side.do(self._holds[who].pop().release)
+            case "wait" | "brief":
+                timeout = BRIEF if what == "brief" else None
+                self._waiting[who] = side.begin(lambda: lock.acquire(timeout=timeout))
+            case "held" | "gone":
+                hold = self._waiting[who].result(PATIENCE)
+                assert (hold is None) is (what == "gone")
+                self._holds[who].append(hold)
+            case "force":
+                holder = side.inspect(self._name).holders[0].owner
+                side.do(lambda: self._clients[who].break_(self._name, holder=holder))
+            case "read":
+                self._reads[who] = side.take(self._clients[who].rwlock(self._name).read)
+            case "unread":
+                side.do(self._reads[who].release)
+            case "arm":
+                side.do(lambda: lock.arm(2))
+            case "down":
+                side.do(lock.count_down)
 
 
-def _waits(raw: Raw, name: str) -> Callable[[int], None]:
-    """Until so many wait: in a queue, or by a channel, which all of a Java process share."""
-    key = raw.key(name)
-
-    def wait(count: int) -> None:
-        until(
-            lambda: (
-                len(raw.queue(name)) == count
-                or raw.listening(f"redisson_lock__channel:{{{key}}}") > 0
-                or raw.listening(f"redisson_rwlock:{{{key}}}") > 0
-            ),
-            PATIENCE,
-            "it waits",
-        )
-
-    return wait
-
-
-def _begin(raw: Raw, kind: str, name: str) -> None:
-    """A semaphore has its size before."""
-    if kind in ("semaphore", "permits"):
-        raw.client.set(raw.key(name), 3)
+def _wait(raw: Raw, name: str, count: int) -> None:
+    """Wait for so many waiters in a queue, or for a subscriber: all locks of a Java process share one."""
+    channels = [f"redisson_lock__channel:{{{raw.key(name)}}}", f"redisson_rwlock:{{{raw.key(name)}}}"]
+    until(lambda: len(raw.queue(name)) == count or any(map(raw.listening, channels)), PATIENCE, "it waits")
 
 
 def _recorded(raw: Raw, name: str, kind: str, steps: list[Step], act: Callable[[str, int], None]) -> list[Seen]:
-    found, waits, count = [], _waits(raw, name), 0
+    found, count = [], 0
     with closing(Recorder(raw, name, has_marks=kind == "semaphore")) as recorder:
         for what, who in steps:
-            if what == "pass":
-                act("give", who)
-                continue
-            act(what, who)
+            act("give" if what == "pass" else what, who)
             if what in ("wait", "brief"):
                 count += 1
-                waits(count)
-            found.append(recorder.look())
+                _wait(raw, name, count)
+            if what != "pass":
+                found.append(recorder.look())
     return found
 
 
@@ -279,8 +227,9 @@ def _recorded(raw: Raw, name: str, kind: str, steps: list[Step], act: Callable[[
 @pytest.mark.parametrize("api", ["blocking", "aio"])
 def test_both_leave_the_same(java: Redisson, url: str, raw: Raw, name: str, sequence: str, api: str) -> None:
     kind, steps = SEQUENCES[sequence]
-    for whose in ("java", "python"):
-        _begin(raw, kind, f"{name}-{whose}")
+    if kind in ("semaphore", "permits"):
+        for whose in ("java", "python"):
+            raw.client.set(raw.key(f"{name}-{whose}"), 3)
     expected = _recorded(raw, f"{name}-java", kind, steps, JavaActors(java, kind, f"{name}-java"))
     with python(api, url) as side:
         actual = _recorded(raw, f"{name}-python", kind, steps, PythonActors(side, kind, f"{name}-python"))

@@ -12,7 +12,7 @@ from lab.servers.shared import unique
 from store.redis.redisson.peers import KINDS, Kind, Raw, take_turns
 from store.sides import APIS, Python
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("redisson")]
+pytestmark = [pytest.mark.gate, pytest.mark.slow, pytest.mark.xdist_group("redisson")]
 
 
 @pytest.fixture(scope="session")
@@ -45,18 +45,3 @@ def older(request: pytest.FixtureRequest) -> Iterator[Redisson]:
 @pytest.mark.parametrize(("side", "kind"), [(APIS[n % 2], kind) for n, kind in enumerate(KINDS)], indirect=["side"])
 def test_each_waits_for_the_other(older: Redisson, side: Python, raw: Raw, name: str, kind: Kind) -> None:
     take_turns(older, side, raw, name, kind, side.client())
-
-
-@pytest.mark.parametrize("side", ["blocking"], indirect=True)
-def test_readers_and_a_latch(older: Redisson, side: Python, raw: Raw, name: str) -> None:
-    theirs, rw, latch = older.read(name), side.client().rwlock(name), side.client().latch(f"{name}-latch")
-    assert theirs.take() is not None
-    hold = side.take(rw.read)
-    theirs.give()
-    assert older.write(name).take(0) is None, "a reader of Python outlives the one of Java"
-    hold.check()
-    side.do(hold.release)
-    side.do(lambda: latch.arm(1))
-    waits = older.latch(f"{name}-latch").begin_wait(PATIENCE)
-    side.do(latch.count_down)
-    assert waits.result(PATIENCE)

@@ -8,7 +8,7 @@ import pytest
 
 from lab.curator import Curator
 from lab.servers.supervisor import Server
-from store.sides import APIS, Python, python
+from store.sides import Python, python
 
 
 @pytest.fixture(scope="session")
@@ -17,13 +17,14 @@ def java(server: Server) -> Iterator[Curator]:
         yield java
 
 
-@pytest.fixture(params=APIS)
+@pytest.fixture
 def side(server: Server, request: pytest.FixtureRequest) -> Iterator[Python]:
-    with python(request.param, server.url()) as side:
+    """dibs through one API: sync, unless the test is parametrized."""
+    with python(getattr(request, "param", "blocking"), server.url()) as side:
         yield side
 
 
 @pytest.fixture
 def path(request: pytest.FixtureRequest) -> str:
-    """Of this test alone: the server is shared."""
+    """For this test alone: the server is shared."""
     return "/shared/" + request.node.name.replace("[", "-").strip("]")

@@ -1,4 +1,4 @@
-"""One path, Java and Python: each waits for the other, gets it in order, and never beside it."""
+"""Java and Python on one path: each waits for the other, in order, and they never hold at once."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from lab.curator import PATIENCE, Curator
+from lab.curator import PATIENCE, Curator, Handle
 from lab.servers.supervisor import Server
-from store.sides import APIS, Python, Shift, Turn, hand_overs, overlaps, python
-from store.zookeeper.sharing.sides import ELECTION, KINDS, LOCK, SEMAPHORE, WRITE, Kind, java_turns
-
-EACH = [pytest.param(APIS[n % 2], kind, id=f"{kind}-{APIS[n % 2]}") for n, kind in enumerate((*KINDS, LOCK))]
-"""Each kind through one API; a lock through both."""
-MANY = 1000
+from store.sides import Python, Shift, Turn, hand_overs, overlaps, python
+from store.zookeeper.sharing.sides import ELECTION, KINDS, LOCK, SEMAPHORE, WRITE, Kind, each
 
 
-@pytest.mark.parametrize(("side", "kind"), EACH, indirect=["side"])
+@each(*KINDS, LOCK)
 def test_each_waits_for_the_other(java: Curator, side: Python, path: str, kind: Kind) -> None:
     theirs, client = kind.theirs(java, path), side.client(**kind.options)
     assert theirs.take(word=kind.word)
@@ -39,27 +35,33 @@ def test_each_waits_for_the_other(java: Curator, side: Python, path: str, kind: 
     assert side.take(kind.ours(client, path)), "and Python gets it again"
 
 
-@pytest.mark.parametrize(
-    ("side", "kind"), [("blocking", LOCK), ("aio", WRITE), ("blocking", SEMAPHORE), ("aio", ELECTION)],
-    indirect=["side"], ids=str,
-)  # fmt: skip
+@pytest.mark.gate
+@each(LOCK, WRITE, SEMAPHORE, ELECTION)
 def test_all_are_served_in_the_order_in_which_they_came(java: Curator, side: Python, path: str, kind: Kind) -> None:
     first = side.take(kind.ours(side.client(), path))
-    line: list[tuple[Future[object], Callable[[], object]]] = []
+    queue: list[tuple[Future[object], Callable[[], object]]] = []
     for number in range(2):
         ours = side.takes(kind.ours(side.client(), path))
-        line.append((ours, lambda ours=ours: side.do(ours.result().release)))
+        queue.append((ours, lambda ours=ours: side.do(ours.result().release)))
         side.in_queue(path, 2 * number + 1)
         handle = kind.theirs(java, path)
-        line.append((handle.begin(word=kind.word), lambda handle=handle: handle.give(kind.word)))
+        queue.append((handle.begin(word=kind.word), lambda handle=handle: handle.give(kind.word)))
         side.in_queue(path, 2 * number + 2)
     side.do(first.release)
-    for place, (waits, give) in enumerate(line):
+    for place, (waits, give) in enumerate(queue):
         assert waits.result(PATIENCE) is not None
-        assert [one.done() for one, _ in line] == [True] * (place + 1) + [False] * (len(line) - place - 1)
+        assert [one.done() for one, _ in queue] == [True] * (place + 1) + [False] * (len(queue) - place - 1)
         give()
 
 
+def java_turns(shift: Shift, handle: Handle) -> None:
+    while shift.open():
+        held = handle.take()
+        assert held is not None
+        shift.turns.append(Turn(held.at, handle.give(""), "java", held.czxid))
+
+
+@pytest.mark.gate
 @pytest.mark.timeout(120)
 def test_hand_overs_in_order_and_never_two_at_once(server: Server, java: Curator, path: str) -> None:
     enough = 60
@@ -71,7 +73,7 @@ def test_hand_overs_in_order_and_never_two_at_once(server: Server, java: Curator
     ):
         first = threads.take(threads.client().lock(path))
         working: list[Future[None]] = []
-        for side in (threads, tasks):  # one after the other, so that the languages take turns from the beginning
+        for side in (threads, tasks):  # one by one, so that the languages take turns from the beginning
             working += [side.works(shift, side.client().lock(path))]
             threads.in_queue(path, len(working))
             working += [workers.submit(java_turns, shift, java.mutex(path))]
@@ -82,40 +84,7 @@ def test_hand_overs_in_order_and_never_two_at_once(server: Server, java: Curator
     assert hand_overs(shift.turns) >= enough
     assert overlaps(shift.turns) == []
     order = [turn.order for turn in sorted(shift.turns)]
-    assert order == sorted(set(order)), "who came first was served first"
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("kind", ["readers and writers", "permits"])
-def test_a_crowd(server: Server, java: Curator, path: str, kind: str) -> None:
-    shift = Shift(lambda turns: len(turns) >= 150)
-    weights = (1, MANY) if kind == "readers and writers" else (1,)
-    with (
-        python("blocking", server.url()) as threads,
-        python("aio", server.url()) as tasks,
-        ThreadPoolExecutor(4) as workers,
-    ):
-        working: list[Future[None]] = []
-        for weight in (*weights, 1):
-            hold = 0.002 if weight == 1 else 0.0
-            if kind == "permits":
-                theirs, word = java.semaphore(path, 2), "1"
-            else:
-                theirs, word = java.read_write(path), "read" if weight == 1 else "write"
-            working += [workers.submit(java_turns, shift, theirs, word, weight, hold)]
-            for side in (threads, tasks):
-                lock = side.client().rwlock(path)
-                lock = (
-                    side.client().semaphore(path, 2) if kind == "permits" else lock.read if weight == 1 else lock.write
-                )
-                working += [side.works(shift, lock, weight=weight, hold=hold)]
-        for each in working:
-            each.result(3 * PATIENCE)
-    assert overlaps(shift.turns, 2 if kind == "permits" else MANY) == []
-    assert {(turn.who, turn.weight) for turn in shift.turns} == {
-        (who, weight) for who in ("java", "python") for weight in weights
-    }
+    assert order == sorted(set(order)), "first come, first served"
 
 
 def test_readers_of_both_share_and_writers_of_both_wait(java: Curator, side: Python, path: str) -> None:
@@ -132,6 +101,11 @@ def test_readers_of_both_share_and_writers_of_both_wait(java: Curator, side: Pyt
     side.in_queue(path, 4)
     waiting = [their_write, our_write, their_read, our_read]
     assert side.tries(side.client().rwlock(path).read) is None, "a reader passes no writer"
+    info, nodes = side.inspect(path), {f"{path}/{node.name}": node.czxid for node in java.nodes(path)}
+    assert (info.kind, len(info.holders), len(info.waiters)) == ("rw", 2, 4)
+    readers, writers = ([nodes[one] for one in java.read_write(path).participants(word)] for word in ("read", "write"))
+    assert [one.token for one in info.holders] == readers[:2]
+    assert sorted(one.token for one in (*info.holders, *info.waiters)) == sorted(readers + writers)
     side.do(ours.release)
     assert not any(one.done() for one in waiting)
     reader.give("read")
@@ -146,6 +120,7 @@ def test_readers_of_both_share_and_writers_of_both_wait(java: Curator, side: Pyt
     late.give("read")
 
 
+@pytest.mark.gate
 def test_a_python_downgrade_lets_java_s_readers_in_and_no_writer(java: Curator, side: Python, path: str) -> None:
     hold = side.take(side.client().rwlock(path, owner="client").write)
     reader, writer = java.read_write(path), java.read_write(path)
@@ -179,32 +154,12 @@ def test_permits_of_both_add_up(java: Curator, side: Python, path: str) -> None:
     side.do(ours.result(PATIENCE).release)
 
 
-@pytest.mark.parametrize("side", ["aio"], indirect=True)
-def test_python_stands_once_where_java_has_made_half_of_a_semaphore(java: Curator, side: Python, path: str) -> None:
-    """Java makes `locks` when it comes and `leases` when it is first in the queue: whoever comes in between finds
-    one."""
+@pytest.mark.gate
+def test_python_has_one_node_where_java_has_made_half_of_a_semaphore(java: Curator, side: Python, path: str) -> None:
+    """Java makes `locks` when it joins, but `leases` only when it is first in the queue."""
     first = java.mutex(f"{path}/locks")
     assert first.take()
     first.give()
     assert side.take(side.client().semaphore(path, 2)) is not None
     assert java.nodes(f"{path}/locks") == []
     assert len(java.nodes(f"{path}/leases")) == 1
-
-
-def test_a_dead_java_process_frees_python(server: Server, path: str) -> None:
-    with python("blocking", server.url()) as side, Curator(f"127.0.0.1:{server.port}", timeout=1) as other:
-        assert other.mutex(path).take()
-        waits = side.takes(side.client().lock(path))
-        side.in_queue(path, 1)
-        other.kill()
-        side.do(waits.result(PATIENCE).release)
-
-
-def test_overlaps_are_seen() -> None:
-    """The checker of this file can fail."""
-    apart = [Turn(10, 20, "java"), Turn(30, 40, "python"), Turn(21, 29, "java")]
-    beside, writer = Turn(15, 25, "python"), Turn(35, 36, "java", weight=2)
-    assert (overlaps(apart), hand_overs(apart)) == ([], 1)
-    assert overlaps([*apart, beside]) == [beside, Turn(21, 29, "java")]
-    assert overlaps([*apart, beside], 2) == []
-    assert overlaps([*apart, writer], 2) == [writer]

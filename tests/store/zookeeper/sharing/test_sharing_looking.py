@@ -1,4 +1,4 @@
-"""One path, Java and Python: equal listings, revocation both ways, breaking, kinds that do not go together, places."""
+"""Java and Python on one path: equal listings, revocation, breaking, other kinds, namespaces."""
 
 from __future__ import annotations
 
@@ -7,32 +7,15 @@ import pytest
 import dibs
 from lab.curator import PATIENCE, Curator
 from lab.servers.supervisor import until
-from store.sides import APIS, Python
-from store.zookeeper.sharing.sides import ELECTION, KINDS, LOCK, READ, RLOCK, SEMAPHORE, WRITE, Kind
-
-SHAPES = {LOCK: "mutex", RLOCK: "mutex", READ: "rw", WRITE: "rw", ELECTION: "election"}
-"""Kinds of one shape share a path; those that are not here are semaphores, a semaphore mutex being one of size 1."""
-EACH = [pytest.param(APIS[n % 2], kind, id=f"{kind}-{APIS[n % 2]}") for n, kind in enumerate((*KINDS, READ))]
-
-
-def shape(kind: Kind) -> str:
-    return SHAPES.get(kind, "semaphore")
+from store.sides import Python
+from store.zookeeper.sharing.sides import ELECTION, KINDS, LOCK, READ, SEMAPHORE, WRITE, Kind, each
 
 
 def tokens(info: dibs.LockInfo) -> list[int]:
     return [one.token for one in (*info.holders, *info.waiters)]
 
 
-def transactions(java: Curator, path: str, nodes: list[str]) -> list[int]:
-    """Of nodes as Java lists them."""
-    made = {f"{path}/{node.name}": node.czxid for node in java.nodes(path)}
-    return [made[node] for node in nodes]
-
-
-# Listings.
-
-
-@pytest.mark.parametrize(("side", "kind"), EACH, indirect=["side"])
+@each(*KINDS, READ)
 def test_a_hold_of_java_s_is_shown(java: Curator, side: Python, path: str, kind: Kind) -> None:
     client = side.client(**kind.options)
     free = side.inspect(path, client)
@@ -49,27 +32,9 @@ def test_a_hold_of_java_s_is_shown(java: Curator, side: Python, path: str, kind:
     until(lambda: side.inspect(path, client).holders == (), PATIENCE, "it is free")  # LeaderLatch does not wait
 
 
-def test_both_list_the_same_readers_and_writers(java: Curator, side: Python, path: str) -> None:
-    onlooker = java.read_write(path)
-    assert java.read_write(path).take(word="read")
-    assert side.take(side.client().rwlock(path).read)
-    java.read_write(path).begin(PATIENCE, word="write")
-    side.in_queue(path, 1)
-    side.takes(side.client().rwlock(path).write)
-    side.in_queue(path, 2)
-    side.takes(side.client().rwlock(path).read)
-    side.in_queue(path, 3)
-    info = side.inspect(path)
-    assert (info.kind, len(info.holders), len(info.waiters)) == ("rw", 2, 3)
-    readers = transactions(java, path, onlooker.participants("read"))
-    assert [one.token for one in info.holders] == readers[:2]
-    assert tokens(info) == sorted(readers + transactions(java, path, onlooker.participants("write")))
-    assert [one.token for one in (*info.holders, *info.waiters) if one.weight == 1] == readers
-
-
-@pytest.mark.parametrize("side", ["aio"], indirect=True)
+@pytest.mark.gate
 def test_both_list_the_same_permits(java: Curator, side: Python, path: str) -> None:
-    """Java stands in both directories while it waits: as one."""
+    """While Java waits it has nodes in both directories, which count as one claim."""
     theirs = java.semaphore(path, 4)
     held = theirs.take(word="1")
     assert held is not None
@@ -83,6 +48,7 @@ def test_both_list_the_same_permits(java: Curator, side: Python, path: str) -> N
     assert sorted(theirs.participants()) == sorted(node.name for node in java.nodes(f"{path}/leases"))
 
 
+@pytest.mark.gate
 def test_both_list_the_same_candidates_and_know_who_leads(java: Curator, side: Python, path: str) -> None:
     one, two = java.latch(path, "one"), java.latch(path, "two")
     assert one.take()
@@ -104,7 +70,8 @@ def test_both_list_the_same_candidates_and_know_who_leads(java: Curator, side: P
     side.do(hold.release)
 
 
-@pytest.mark.parametrize(("side", "deep"), [("blocking", False), ("aio", True)], indirect=["side"])
+@pytest.mark.gate
+@pytest.mark.parametrize("deep", [False, True])
 def test_all_that_is_held_below_a_path_is_listed(java: Curator, side: Python, path: str, deep: bool) -> None:
     top = path if deep else f"/{path.rpartition('/')[2]}"
     held = {f"{top}/{name}": java.mutex(f"{top}/{name}").take() for name in ("b", "a")}
@@ -119,9 +86,7 @@ def test_all_that_is_held_below_a_path_is_listed(java: Curator, side: Python, pa
     assert found[f"{top}/d"].kind == "rw"
 
 
-# Taking away.
-
-
+@pytest.mark.gate
 def test_a_hold_of_java_s_is_broken_by_its_token_only(java: Curator, side: Python, path: str) -> None:
     held = java.mutex(path).take()
     assert held is not None
@@ -135,6 +100,7 @@ def test_a_hold_of_java_s_is_broken_by_its_token_only(java: Curator, side: Pytho
     assert [node.czxid for node in java.nodes(path)] == [hold.token]
 
 
+@pytest.mark.gate
 def test_python_asks_java_to_let_go(java: Curator, side: Python, path: str) -> None:
     theirs = java.mutex(path)
     theirs.revocable()
@@ -149,12 +115,7 @@ def test_python_asks_java_to_let_go(java: Curator, side: Python, path: str) -> N
     assert not waits.result(PATIENCE).revoke_requested.is_set()
 
 
-@pytest.mark.parametrize(
-    ("side", "kind"),
-    [("blocking", LOCK), ("aio", WRITE), ("blocking", READ), ("aio", LOCK)],
-    indirect=["side"],
-    ids=str,
-)
+@each(LOCK, WRITE, READ, LOCK)
 def test_java_asks_python_to_let_go(java: Curator, side: Python, path: str, kind: Kind) -> None:
     hold = side.take(kind.ours(side.client(), path))
     (node,) = java.nodes(path)
@@ -170,14 +131,11 @@ def test_java_asks_python_to_let_go(java: Curator, side: Python, path: str, kind
     assert waits.result(PATIENCE)
 
 
-# Kinds that do not go together.
-
-
 def tree(java: Curator, path: str) -> list[str]:
     return [f"{place}/{node.name}" for place in (path, f"{path}/locks", f"{path}/leases") for node in java.nodes(place)]
 
 
-@pytest.mark.parametrize(("side", "theirs"), EACH[:-1], indirect=["side"])
+@each(*KINDS, argument="theirs")
 def test_another_kind_than_java_s_is_refused_and_changes_nothing(
     java: Curator, side: Python, path: str, theirs: Kind
 ) -> None:
@@ -185,7 +143,7 @@ def test_another_kind_than_java_s_is_refused_and_changes_nothing(
     assert handle.take(word=theirs.word)
     before = tree(java, path)
     tidied = [node for node in before if node != f"{path}/locks"]  # the server removes a container that is empty
-    others = [kind for kind in (LOCK, WRITE, READ, SEMAPHORE, ELECTION) if shape(kind) != shape(theirs)]
+    others = [kind for kind in (LOCK, WRITE, READ, SEMAPHORE, ELECTION) if kind.shape != theirs.shape]
     for ours in others:
         for asks in (side.tries, side.take):
             with pytest.raises(dibs.Mismatch, match=path):
@@ -195,10 +153,9 @@ def test_another_kind_than_java_s_is_refused_and_changes_nothing(
     side.do(side.take(others[0].ours(side.client(), path)).release)
 
 
-@pytest.mark.parametrize("side", ["blocking"], indirect=True)
-@pytest.mark.parametrize("theirs", [one for one in KINDS if shape(one) != shape(LOCK)], ids=str)
-def test_java_that_came_with_another_kind_is_noticed(java: Curator, side: Python, path: str, theirs: Kind) -> None:
-    """Java looks for nobody's kind: it is let in beside us, and the next of ours is not."""
+@each(*[kind for kind in KINDS if kind.shape != LOCK.shape], argument="theirs")
+def test_java_that_joins_with_another_kind_is_noticed(java: Curator, side: Python, path: str, theirs: Kind) -> None:
+    """Java does not check kinds, so it gets in beside us; the next claim of ours is refused."""
     side.take(LOCK.ours(side.client(), path))
     theirs.theirs(java, path).begin(1, word=theirs.word)
     until(lambda: len([node for node in tree(java, path) if "/_c_" in node]) > 1, PATIENCE, "Java's nodes")
@@ -206,21 +163,19 @@ def test_java_that_came_with_another_kind_is_noticed(java: Curator, side: Python
         side.take(LOCK.ours(side.client(), path))
 
 
-# Places.
-
-
-@pytest.mark.parametrize(("side", "kind"), [("aio", LOCK), ("blocking", ELECTION)], indirect=["side"], ids=str)
+@pytest.mark.gate
+@each(LOCK, ELECTION)
 def test_java_s_namespace_is_the_first_part_of_the_path(java: Curator, side: Python, path: str, kind: Kind) -> None:
     lock = java.mutex("/a", namespace=path.strip("/")) if kind is LOCK else java.latch("/a", "x", namespace=path[1:])
     assert lock.take()
     assert side.tries(kind.ours(side.client(), f"{path}/a")) is None
     assert side.tries(kind.ours(side.client(below=path), "/a")) is None
-    assert side.take(kind.ours(side.client(namespace="x"), f"{path}/a")), "elsewhere"
+    assert side.take(kind.ours(side.client(namespace="x"), f"{path}/a")), "another namespace"
     lock.give()
     assert side.take(kind.ours(side.client(), f"{path}/a"), timeout=PATIENCE)
 
 
-@pytest.mark.parametrize("side", ["blocking"], indirect=True)
+@pytest.mark.gate
 def test_a_name_in_python_s_namespace_is_a_path_for_java(java: Curator, side: Python, path: str) -> None:
     name = path.strip("/").replace("/", ":")
     hold = side.take(side.client(namespace="dibs").lock(name))

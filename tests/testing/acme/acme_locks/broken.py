@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from copy import copy
 from typing import Any
 
 from acme_locks.store import AcmeQueue, AcmeStore
-from dibs.core.queue import NOWHERE, QUEUE, UNFAIR, ClientIdentity, Place
-from dibs.core.rule import Claim, Standing
+from dibs.core.queue import ClientIdentity
+from dibs.core.rule import Claim
 from dibs.core.runtime import Runtime
 
 
@@ -23,47 +21,6 @@ class LeaveQueue(AcmeQueue):
 
 class LeaveStore(AcmeStore):
     queue = LeaveQueue
-
-
-class RenewQueue(AcmeQueue):
-    """Renews what has expired as well: `SET lock me PX 30000`."""
-
-    async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
-        standings = await self._queue.renew(claims, until)
-        return [
-            standing or await self._queue.join(self._as_new(claim), UNFAIR, until)
-            for claim, standing in zip(claims, standings, strict=True)
-        ]
-
-    @staticmethod
-    def _as_new(claim: Claim) -> Claim:
-        again = copy(claim)
-        again.by = float("inf")
-        return again
-
-
-class RenewStore(AcmeStore):
-    queue = RenewQueue
-
-
-class TryQueue(AcmeQueue):
-    """A try that fails stands in the queue for a moment, in the way of others."""
-
-    def __init__(self, queue: Any, runtime: Runtime) -> None:
-        super().__init__(queue)
-        self._runtime = runtime
-
-    async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
-        standing: Standing | None = await self._queue.join(claim, QUEUE if place is NOWHERE else place, until)
-        if place is NOWHERE and standing is not None and not standing.holds:
-            await self._runtime.sleep(0.01)
-            await self._queue.leave(claim, True, until)
-        return standing
-
-
-class TryStore(AcmeStore):
-    def open(self, runtime: Runtime, me: ClientIdentity) -> Any:
-        return TryQueue(self._inner.open(runtime, me), runtime)
 
 
 class Deaf:

@@ -15,8 +15,5 @@ def _of(scheme: str) -> Callable[[Path], str]:
 
 fresh = _of("acme")
 plain = _of("acme-plain")
-session = _of("acme-session")
 leave = _of("acme-leave")
-renew = _of("acme-renew")
 wake = _of("acme-wake")
-hasty = _of("acme-try")
