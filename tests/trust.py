@@ -1,7 +1,8 @@
 """Is `scripts/test` to be trusted? `scripts/soak trust N` runs it N times, each time in a fresh clone of HEAD.
 
-Every second run is beside two busy loops, and one of them has its workers frozen at random (tests/freezes.py). Each
-run prints a line, and appends one to trust.jsonl; the output of a run that fails is kept as trust-COMMIT-TIME.log.
+Every second run is beside two busy loops, and one in twelve has its workers frozen at random (tests/freezes.py). Each
+run prints a line, and appends one to trust.jsonl, where the next call goes on; the output of a run that fails is kept
+as trust-COMMIT-TIME.log.
 """
 
 from __future__ import annotations
@@ -21,15 +22,20 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "trust.jsonl"
 BUSY_LOOPS = 2
+TWELVE = 12
 QUIET, BUSY, FROZEN = "quiet", "beside two busy loops", "frozen workers"
 
 
 def main(words: list[str]) -> int:
-    count = int(words[0]) if words else 12
-    conditions = [FROZEN, *(BUSY if number % 2 else QUIET for number in range(1, count))]
-    failed = sum(not _passes(condition) for condition in conditions[:count])
+    done = len(RUNS.read_text(encoding="utf-8").splitlines()) if RUNS.exists() else 0
+    count = int(words[0]) if words else TWELVE
+    failed = sum(not _passes(_condition(number)) for number in range(done, done + count))
     print(f"{count} runs, {failed} failed")
     return int(failed > 0)
+
+
+def _condition(number: int) -> str:
+    return FROZEN if number % TWELVE == 0 else BUSY if number % 2 else QUIET
 
 
 def _passes(condition: str) -> bool:
