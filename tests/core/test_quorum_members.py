@@ -143,7 +143,9 @@ def test_all_are_asked_until_a_majority_is_clear(clock: Clock) -> None:
         quorum.check(2)
 
 
-@pytest.mark.parametrize(("round_trip", "until", "end"), [(0.0, 100.001, 100.05), (0.2, 100.1, 100.4), (0.2, 105, 105)])
+@pytest.mark.parametrize(
+    ("round_trip", "until", "end"), [(0.0, 100.001, 100.05), (0.2, 100.1, 100.4), (0.2, 105, 105), (9, 100, 103)]
+)
 def test_a_try_that_begins_just_before_the_deadline_gives_members_time(
     clock: Clock, round_trip: float, until: float, end: float
 ) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
+from dibs.core.deadline import LEAST_PATIENCE
 from dibs.core.log import fields, log
 from dibs.core.queue import Member
 from dibs.core.quorum import votes as vote_rules
@@ -148,7 +149,7 @@ class Members:
         """`until`, or later if the members could not answer by then. The last try of a caller may begin just before its
         deadline: healthy members must not be backed off, and not counted as silent, for that."""
         slowest = max(seat.queue.round_trip() for seat in self.seats)
-        return max(until, self._now() + max(SHORTEST_STEP, 2 * slowest))
+        return max(until, self._now() + min(max(SHORTEST_STEP, 2 * slowest), LEAST_PATIENCE))
 
     async def ask_all(
         self,
