@@ -70,6 +70,7 @@ def test_the_demo_can_be_recorded(recorder: ModuleType) -> None:
         check(recorder.drawn(frames, colours))
 
 
+@pytest.mark.slow
 def test_every_colour_can_be_read_on_its_background(recorder: ModuleType) -> None:
     """A contrast of 4.5, as WCAG 2 wants it for text."""
 

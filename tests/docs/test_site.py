@@ -98,6 +98,7 @@ def test_links_out_of_the_documents_lead_to_files_of_the_repository(site: Path) 
     assert [path for path in found if not (ROOT / path).exists()] == []
 
 
+@pytest.mark.slow
 def test_a_broken_link_is_found(hooks: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "a.html").write_text('<p id="here"><a href="sub/b.html#there">b</a> <a href="https://x.example/">x</a>')
@@ -110,6 +111,7 @@ def test_a_broken_link_is_found(hooks: ModuleType, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_contents_are_lists_of_pages(hooks: ModuleType) -> None:
     found = hooks.contents(
         "## not this\n<!-- contents -->\n\n## Guides\n\n- [A](a.md): about a.\n  - [B](x/b.md): about b.\n"
