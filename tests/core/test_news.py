@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 import dibs
+from dibs.core import watchdog
 from dibs.core.rule import Claim
 from dibs.runtime.threads import step
 from dibs.testing.kit import KitClient
+from process.children import until
 
 LONG = 600.0
 """A lease whose third no test waits for: a holder that learns of a loss learned it from the news."""
@@ -106,9 +108,13 @@ def test_news_that_come_while_an_older_answer_is_on_its_way_are_not_lost(client:
 
 
 @pytest.mark.parametrize("path", ["free", "general"])
-def test_news_that_come_before_the_join_is_answered_are_not_lost(client: Any, other: Any, path: str) -> None:
+def test_news_that_come_before_the_join_is_answered_are_not_lost(
+    client: Any, other: Any, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The claim is granted and taken away while the answer that says so is on its way."""
-    client.inspect("a")  # the way to the store is opened at first use
+    monkeypatch.setattr(watchdog, "TICK", LONG)  # it does not look again by itself
+    assert client.lock("b", lease=LONG / 2).acquire()  # the watchdog wakes for it before "a" is due, but not soon
+    until(lambda: client._core.watchdog.is_connected)
     queue = client._core.opened._queue
     usual_take, usual_join = queue.take_now, queue.join
 

@@ -10,7 +10,7 @@ import pytest
 import dibs
 from dibs.backends.memory import MemoryQueue
 from dibs.errors import StoreUnavailable
-from dibs.runtime.threads import ThreadRuntime
+from dibs.runtime.threads import ThreadRuntime, step
 
 
 class Clock:
@@ -54,3 +54,23 @@ def test_the_last_answer_is_not_too_late(monkeypatch: pytest.MonkeyPatch, asked:
         ask(client)
     assert len(left) > 5
     assert min(left) > 0.1
+
+
+def test_a_timeout_that_ends_during_the_first_request_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a server: the free path joins, the answer says that somebody holds it, and no time is left to wait."""
+    clock = Clock(monkeypatch)
+    url = "memory://slow-answer"
+    with dibs.connect(url, lease=600) as holder, dibs.connect(url, lease=600) as client:
+        hold = holder.lock("a").acquire()
+        client.inspect("a")
+        queue: Any = client._core.opened._queue
+
+        def slow(*asked: Any) -> Any:
+            standing = step(queue.join(*asked))
+            clock.now += 31
+            return standing
+
+        queue.take_now = slow
+        assert client.lock("a").acquire(timeout=30) is None
+        assert hold is not None
+        assert not holder.inspect("a").waiters

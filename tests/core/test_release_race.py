@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
 
 import dibs
 import dibs.aio
+from dibs.core.acquire import QueueGrantor
 from dibs.core.grants import Grant
 from dibs.core.kinds.hold_stack import HoldStack
 from dibs.core.rule import Claim
@@ -19,6 +20,8 @@ from process.children import until
 from testing.aside import hold_of
 
 PATIENCE = 60.0
+LONG = 600.0
+"""A lease that no test waits for."""
 
 
 def test_a_renewal_that_is_due_during_a_release_makes_it_no_loss(client: dibs.Client, hold: dibs.Hold) -> None:
@@ -40,7 +43,7 @@ def test_a_renewal_that_is_due_during_a_release_makes_it_no_loss(client: dibs.Cl
 
 @pytest.fixture
 def client() -> Iterator[dibs.Client]:
-    with dibs.connect("memory://release-race") as made:
+    with dibs.connect("memory://release-race", lease=LONG) as made:
         yield made
 
 
@@ -145,6 +148,23 @@ def test_a_leave_without_an_answer_is_repeated_and_is_no_loss(client: dibs.Clien
     assert not client.lock("job").locked()
 
 
+def test_a_release_that_is_interrupted_before_it_waits_for_the_answer_is_given_back(
+    client: dibs.Client, hold: dibs.Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the free path, over a store that answers later."""
+    queue: Any = client._core.opened._queue
+
+    def interrupted(_: Any, __: Any, answer: Coroutine[Any, Any, bool]) -> Any:
+        answer.close()
+        raise KeyboardInterrupt
+
+    queue.leave_now = lambda *_: object()  # nobody gets to await it
+    monkeypatch.setattr(QueueGrantor, "given", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        hold.release()
+    until(lambda: not client.lock("job").locked())
+
+
 @pytest.mark.parametrize("kind", ["lock", "rlock"])
 def test_a_release_without_an_answer_is_given_back_once(client: dibs.Client, kind: str) -> None:
     """On the free path and on the general one: twice would fill the bounded backlog twice as fast."""
@@ -218,3 +238,15 @@ def test_a_release_that_is_interrupted_at_its_start_gives_back(monkeypatch: pyte
             lock.release()
         with other.lock("a", timeout=60):
             assert not lock.owned()
+
+
+def test_a_hold_past_its_max_hold_that_the_watchdog_has_not_ended_yet_is_not_entered_again(client: dibs.Client) -> None:
+    """Its owner asks anew, behind its own old claim."""
+    lock = client.rlock("job", max_hold=0.05)
+    watchdog = client._core.watchdog
+    watcher, watchdog._watcher = watchdog._watcher, Still()  # type: ignore[assignment]
+    hold = hold_of(lock)
+    until(hold.lost.is_set)
+    assert lock.acquire(timeout=0) is None
+    watchdog._watcher = watcher
+    watcher.ring()

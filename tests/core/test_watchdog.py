@@ -135,7 +135,9 @@ def test_past_its_deadline_a_hold_is_lost_and_given_back(harness: Harness) -> No
     hold = Hold()
     grant = harness.grant(b"a", hold)
     grant.watchers.append(ended := threading.Event())
+    harness.rings.clear()
     harness.turn(1027.0)
+    assert "renew" not in harness.rings, "a renewal that was due, too, would only delay its successor"
     assert (grant.state, hold.told, ended.is_set()) == (LOST, 1, True)
     assert harness.asked == [("give back", [b"a"], pytest.approx(0.5))]
     assert not harness.watchdog.renewing

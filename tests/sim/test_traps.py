@@ -177,27 +177,6 @@ def test_a_lost_claim_is_not_renewed_on_its_way_out(stage: Stage) -> None:
     assert sum("renew" in text for _, _, text in stage.sim.trace or []) == 0
 
 
-def test_a_hold_past_its_max_hold_is_not_entered_again(stage: Stage) -> None:
-    """The watchdog stood still and has not ended it yet: who re-enters asks anew, behind its own old claim."""
-    ana = stage.process("ana")
-    lock = stage.lock(ana, share=True, lease=3.0, max_hold=0.5)
-    again: list[int] = []
-
-    async def enter_twice() -> None:
-        (first,) = await ana.take(lock, lock.begin())
-        ana.node.pause()
-        await ana.runtime.sleep(1.0)
-        (second,) = await ana.take(lock, lock.begin())
-        again.extend((first.token, second.token))
-
-    stage.go(ana, enter_twice())
-    stage.until(lambda: ana.node.paused)
-    stage.pass_time(1.0)
-    ana.node.resume()
-    stage.until(lambda: again)
-    assert again[1] > again[0]
-
-
 def test_a_cancelled_release_of_several_gives_all_of_them_back(stage: Stage) -> None:
     ana, bob = stage.process("ana"), stage.process("bob")
     multi = Multi([stage.lock(ana, name) for name in ("a", "b")], None, lambda hold, lock: hold)

@@ -31,6 +31,7 @@ import dibs
 from dibs.core.queue import Replaced
 from dibs.core.rule import Standing
 from dibs.testing.contract.seats import Seat, until
+from dibs.testing.contract.test_cells import CellsClient
 from store.postgresql.rows import Raw
 
 pytestmark = pytest.mark.gate
@@ -135,6 +136,16 @@ def test_whatever_is_asked_next_shows_that_all_is_lost(raw: Raw, url: str, harm:
         with client.lock("c", timeout=30):
             assert hold.lost.wait(60)
             assert rival.lock("a").acquire(timeout=30).token > hold.token
+
+
+def test_an_old_client_does_nothing_to_new_tables(raw: Raw, seats: Callable[[], Seat]) -> None:
+    old = CellsClient(seats())
+    assert old.set(b"old", 0) == 1
+    harmed(raw, DROP)
+    used(seats(), "dibs:another")
+    with pytest.raises(Replaced):
+        old.set(b"new", 0)
+    assert old.get().version == 0
 
 
 @pytest.mark.parametrize("table", ["dibs_claims", "dibs_cells", "dibs_store"])

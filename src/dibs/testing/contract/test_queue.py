@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
+from typing import Any
 
 import pytest
 
@@ -174,12 +175,16 @@ def test_renew_of_a_waiter_that_left_is_refused(ana: Seat, bob: Seat) -> None:
 @timed
 @needs(FAIR, LEASES)
 @without(FOREIGN)
-def test_renew_of_an_expired_waiter_is_refused_also_behind_others(ana: Seat, bob: Seat) -> None:
+def test_renew_of_an_expired_claim_is_refused_also_behind_others(ana: Seat, bob: Seat) -> None:
     ana.joined(lease=30)
     bob.joined(lease=30, waiting=30)
     third, _ = ana.joined(waiting=ana.brief)
-    until(lambda: len(ana.waiters()) == 1)
+    shared: dict[str, Any] = {"name": "b", "kind": "semaphore", "capacity": 2}
+    bob.joined(**shared, lease=30)
+    second, _ = ana.joined(**shared, lease=ana.brief)
+    until(lambda: len(ana.waiters()) == 1 == len(ana.holders("b")))
     assert ana.look(third) is None
+    assert ana.look(second) is None
 
 
 @timed

@@ -79,6 +79,18 @@ def test_the_reply_to_an_acquire(far: Python, proxy: Proxy, apart: Raw, name: st
     assert _free(apart, kind, name)
 
 
+@pytest.mark.gate
+def test_the_reply_to_an_acquire_of_two_permits(far: Python, proxy: Proxy, apart: Raw, name: str) -> None:
+    """There are enough for a second time."""
+    semaphore = far.client(lease=60).semaphore(name, 5, renew=False)
+    far.do(far.take(semaphore).release)
+    _lose_the_next_reply(proxy, *HELD)
+    hold = far.do(lambda: semaphore.acquire(2, timeout=PATIENCE))
+    assert apart.client.get(apart.key(name)) == b"3"
+    far.do(hold.release)
+    assert apart.client.get(apart.key(name)) == b"5"
+
+
 @pytest.mark.parametrize("kind", EACH)
 def test_the_reply_to_a_release(far: Python, proxy: Proxy, apart: Raw, name: str, kind: Kind) -> None:
     """Nothing is released twice, and the holder does not see a loss."""
