@@ -14,7 +14,7 @@ import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
@@ -243,3 +243,10 @@ def run_here(*words: str) -> int:
 def harmful(text: str) -> list[str]:
     """The characters in it that could steer a terminal."""
     return [c for c in text if not c.isprintable() and c != "\n"]
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    made = Cli(tmp_path)
+    yield made
+    made.close()

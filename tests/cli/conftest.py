@@ -8,19 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cli.commands import Cli
+from cli.commands import cli
 from cli.terminals import Shell
 from cli.wrapped import Scene
 from process.guarded import guarded_directory
 
-__all__ = ["guarded_directory"]
-
-
-@pytest.fixture
-def cli(tmp_path: Path) -> Iterator[Cli]:
-    made = Cli(tmp_path)
-    yield made
-    made.close()
+__all__ = ["cli", "guarded_directory"]
 
 
 @pytest.fixture

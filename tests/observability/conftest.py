@@ -9,9 +9,11 @@ import pytest
 
 import dibs
 import dibs.dashboard
-from cli.commands import Cli
+from cli.commands import cli
 from observability.dashboards import Site, Watch, served
 from observability.telemetry import Otel
+
+__all__ = ["cli"]
 
 
 @pytest.fixture
@@ -31,13 +33,6 @@ def site(client: dibs.Client) -> Iterator[Site]:
 def watch() -> Iterator[Watch]:
     with dibs.connect("memory://sampler") as client:
         yield Watch(client)
-
-
-@pytest.fixture
-def cli(tmp_path: Path) -> Iterator[Cli]:
-    made = Cli(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture

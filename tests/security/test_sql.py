@@ -16,7 +16,7 @@ from dibs.testing.contract.harness import World, eventually
 from lab.servers import shared_mariadb, shared_postgresql
 from lab.witness import apis_of
 from store.mysql import rows as mysql
-from store.postgresql.rows import MICROSECONDS, Raw
+from store.postgresql.rows import MICROSECONDS, Raw, opened
 
 both_apis = apis_of("postgresql", "postgresql://127.0.0.1:1/postgres")
 pytestmark = pytest.mark.gate
@@ -31,9 +31,8 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def raw(url: str) -> Iterator[Raw]:
-    place, _, schema = url.partition("?schema=")
-    with closing(psycopg.connect(place, autocommit=True)) as connection:
-        yield Raw(connection, schema)
+    with opened(url) as made:
+        yield made
 
 
 @pytest.fixture

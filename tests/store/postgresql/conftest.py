@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from lab.proxy import Proxy
@@ -14,7 +12,7 @@ from lab.servers import ports, shared_postgresql
 from lab.servers.postgresql import PostgreSQL
 from lab.servers.programs import require
 from lab.servers.supervisor import Server
-from store.postgresql.rows import Raw
+from store.postgresql.rows import Raw, opened
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +36,5 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture
 def raw(url: str) -> Iterator[Raw]:
     """The same place, past dibs."""
-    place, _, schema = url.partition("?schema=")
-    with closing(psycopg.connect(place, autocommit=True)) as connection:
-        yield Raw(connection, schema)
+    with opened(url) as made:
+        yield made

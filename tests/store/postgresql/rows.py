@@ -9,12 +9,22 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any, cast
 
 import psycopg
 
 MICROSECONDS = 1_000_000
 Row = tuple[Any, ...]
+
+
+@contextmanager
+def opened(url: str) -> Iterator[Raw]:
+    """The store of this URL."""
+    place, _, schema = url.partition("?schema=")
+    with closing(psycopg.connect(place, autocommit=True)) as connection:
+        yield Raw(connection, schema)
 
 
 class Raw:
