@@ -225,7 +225,7 @@ def test_a_parent_that_blocks_the_news_of_children_does_not_keep_them_from_us(sc
 
 
 def test_a_crowd_in_which_some_are_killed(cli: Cli) -> None:
-    """The kernel's lock on a file ends with the command that has it: whoever finds it taken ends with 9."""
+    """The kernel's lock on a file ends with the command that has it. A command that finds it taken ends with 9."""
     chance = random.Random(5)
     command = ("flock", "--nonblock", "--no-fork", "-E", "9", str(cli.directory / "busy"), "sleep", "0.3")
     crowd = {one.process.pid: one for one in (cli.start("run", "x", "--", *command) for _ in range(9))}

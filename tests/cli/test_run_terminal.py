@@ -221,7 +221,7 @@ def test_a_command_that_reads_where_nobody_could_bring_it_to_the_front_ends(shel
     shell.see(r"ended 137")
     scene.taken()
     shell.enter(f"( ({AT_GO}; {locked('read line </dev/tty')}; echo ended $?) & )")
-    shell.prompt()  # whoever started it is gone
+    shell.prompt()  # the subshell that started it has ended
     scene.go()
     assert shell.see(r"ended (\d+)\r\n")[1] == str(128 + signal.SIGHUP)
     assert scene.counts() == (0, 0)

@@ -1,7 +1,7 @@
 """Claims that an attacker with the user's rights writes into a store, past dibs, and what dibs must make of them.
 
-Whoever may write these could as well delete the claims of others. Still, nonsense must never become a grant, a crash of
-somebody else's program, or a change of anything outside the store.
+A user who may write these could as well delete the claims of others. Still, nonsense must never become a grant, a crash
+of another program, or a change of anything outside the store.
 """
 
 # ruff: noqa: PT017  (an attempt may be refused or not; how it is refused is fixed)

@@ -1,4 +1,4 @@
-"""How many connections a client has, whoever waits; and that a connection that died or is silent costs no more
+"""The number of connections of a client, also while callers wait. A connection that died or is silent costs no more
 than it must."""
 
 from __future__ import annotations

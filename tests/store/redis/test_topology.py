@@ -376,7 +376,7 @@ def test_a_node_that_does_not_say_its_host(lone: Nodes, told: str, host: str) ->
         whole.ask("CONFIG", "SET", "cluster-preferred-endpoint-type", "ip")
 
 
-# What is asked by a plain command, and not by a script, follows its key to another node too
+# A plain command follows its key to another node, as a script does.
 
 
 @pytest.mark.gate
