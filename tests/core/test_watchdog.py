@@ -251,6 +251,36 @@ def test_the_first_of_several_holds_ends_by_itself(harness: Harness) -> None:
     assert (light.told, grant.state) == (1, LOST)
 
 
+def test_a_grant_whose_holds_have_all_ended_is_not_renewed(harness: Harness) -> None:
+    """The process stood still between the two lanes: the renewal was due first."""
+    grant = harness.grant(b"a", Hold(1012.0), last := Hold(1014.0))
+    harness.time = 1010.0
+    harness.look()
+    harness.time = 1013.0
+    step(harness.watchdog.renew())
+    assert harness.verbs() == ["renew"], "one of them goes on"
+    harness.change(grant, renew_at=1013.0)
+    harness.look()
+    harness.time = 1014.0
+    step(harness.watchdog.renew())
+    assert harness.verbs() == ["renew"]
+    harness.turn()
+    assert (last.told, grant.state, harness.verbs()) == (1, LOST, ["give back"])
+
+
+def test_a_reply_that_comes_after_the_last_hold_ended_renews_nothing(harness: Harness) -> None:
+    grant = harness.grant(b"a", Hold(1012.0))
+
+    def late(_: Grant) -> Standing:
+        harness.time = 1013.0
+        return held()
+
+    harness.standing = late
+    harness.turn(1010.0)
+    assert grant.loss is not None
+    assert grant.loss.reason == "max_hold"
+
+
 def test_another_store_in_its_place_has_lost_everything(harness: Harness) -> None:
     grant, waits = harness.grant(b"a", hold := Hold()), harness.grant(b"b")
     waits.state = WAITS

@@ -407,7 +407,7 @@ class Watchdog:
             return
         if state is HELD:
             if not may_renew(grant, now := self._now()):
-                self.expire(grant, now)
+                self._end_expired(grant, now)
                 return
             if not grant.request.renew:  # the renewal was sent while the claim waited
                 return
@@ -430,7 +430,10 @@ class Watchdog:
 
 
 def may_renew(grant: Grant, now: float) -> bool:
-    """Past its own deadline a held grant is lost, even if the store would still renew it."""
+    """Past its own deadline a held grant is lost, even if the store would still renew it. A grant whose holds have all
+    ended by themselves is about to be given back: a renewal would only delay its successor."""
+    if grant.state is HELD and now >= grant.ends_at and all(now >= hold.ends_at for hold in list(grant.holds)):
+        return False
     return grant.state is not HELD or now < grant.until
 
 
