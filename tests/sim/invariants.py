@@ -217,6 +217,11 @@ class Watcher:
             self._fail(f"{hold.name}: token {hold.token} after {highest}")
         self.highest[hold.name] = max(highest, hold.token)
 
+    def may_stay(self, claim_id: bytes) -> bool:
+        """A join that arrives after its leave counts if the store's clock was set back to before the join's `by`. It
+        stands in the queue until its lease ends."""
+        return self.stepped and claim_id in self.left_ids
+
     def _check_join(self, claim: Claim) -> None:
         if claim.id in self.left_ids and claim.id in self._server.world.places and not self.stepped:
             self._fail(f"{claim.name}: a ghost: a join that came after its leave was answered stands in the queue")
