@@ -65,7 +65,7 @@ def _passes(condition: str) -> bool:
 
 
 def _environment(condition: str) -> dict[str, str]:
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "DIBS_SIM_SEED")}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return environment | {"DIBS_REQUIRE_SERVERS": "1"} | ({"DIBS_FREEZE": "1"} if condition == FROZEN else {})
 
 

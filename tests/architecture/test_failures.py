@@ -48,7 +48,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
     run = subprocess.run(
         ["sh", "-c", ignoring, "sh", sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"),
          "-p", "no:cacheprovider", "-p", "no:xdist", "--randomly-seed=7", str(place)],
-        env={**os.environ, "DIBS_SIM_SEED": "11", "PYTHONNODEBUGRANGES": "1", "PYTEST_ADDOPTS": "-v"},
+        env={**os.environ, "DIBS_INTERRUPTS_SEED": "11", "PYTHONNODEBUGRANGES": "1", "PYTEST_ADDOPTS": "-v"},
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert run.returncode == 1, run.stdout + run.stderr
@@ -73,7 +73,7 @@ def test_a_test_that_hangs_shows_all_threads(output: str) -> None:
 
 
 def test_a_failing_test_says_how_to_repeat_it(output: str) -> None:
-    said = [line for line in output.splitlines() if line.startswith("DIBS_SIM_SEED=11 ")]
+    said = [line for line in output.splitlines() if line.startswith("DIBS_INTERRUPTS_SEED=11 ")]
     failed = re.findall(r"^FAILED (\S+)", output, re.MULTILINE)
     assert len(said) == len(failed) == 2
     for node_id in failed:

@@ -166,7 +166,7 @@ def _files(tree: Path) -> list[str]:
 
 def _variables(root: Path) -> dict[str, str]:
     ours = {key: value for key, value in os.environ.items() if key not in ("VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")}
-    more = {"PYTHONPATH": str(root / "tests"), "DIBS_SIM_SEED": "17", "DIBS_REQUIRE_SERVERS": "1"}
+    more = {"PYTHONPATH": str(root / "tests"), "DIBS_REQUIRE_SERVERS": "1"}
     return {**ours, **more, "PATH": f"{root / '.venv' / 'bin'}:{os.environ['PATH']}"}
 
 

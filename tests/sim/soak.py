@@ -19,11 +19,11 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from sim.explore import NOTHING, Sum, explore, told
+from sim.explore import NOTHING, QUORUM, Sum, explore, told
 from sim.schedule import CELLS, QUEUES
 
-_CHUNK = 200
-_SHARES = {QUEUES: 0.75, CELLS: 0.25}
+_CHUNK = 50
+_SHARES = {QUEUES: 0.6, CELLS: 0.2, QUORUM: 0.2}
 """The share of the time for each kind."""
 
 
