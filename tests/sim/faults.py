@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from sim.network import Network
 
 FEWEST, MOST = 3, 7
+LATENCY = 0.001
+"""Seconds that a message travels at most."""
 WINDOW = 85
 """Faults hit one of the first so many messages: a schedule always sends more."""
 LONGEST = 4.0
@@ -133,7 +135,7 @@ class Faults:
         return self._lasting(0.5 * self._dice.random() if self._dice.random() < 0.7 else self._dice.uniform(0.5, 4.0))
 
     def _lasting(self, seconds: float) -> float:
-        self._trouble_until = max(self._trouble_until, self._sim.now + seconds)
+        self._trouble_until = max(self._trouble_until, self._sim.now + seconds + LATENCY)
         self._sim.at(self._trouble_until + PACE, None, lambda: None)  # time goes on until then, if nobody else moves
         return seconds
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dibs.errors import DibsError, StoreUnavailable
 from sim.clockwork import Node, Parked, Shared, Sim
-from sim.faults import FINE, Fate
+from sim.faults import FINE, LATENCY, Fate
 from sim.server import Server
 from sim.world import SimInbox, SimRuntime
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from sim.faults import Faults
     from sim.invariants import Watcher
 
-LATENCY = 0.001
 DOUBTFUL = 0.01
 """A message that takes longer than this may outlast its caller's patience: only then is an alarm worth its event."""
 

@@ -70,26 +70,24 @@ class SimInbox:
     def deliver(self, key: bytes, message: bytes) -> None:
         if key not in self.expected:
             return
-        there = self.expected[key]
+        there, self.expected[key] = self.expected[key], message
         if isinstance(there, Parked):
-            self.expected[key] = None
-            self._runtime.sim.soon(self._runtime.node, lambda: there.wake(message))
-        else:
-            self.expected[key] = message
+            self._runtime.sim.soon(self._runtime.node, there.wake)
 
     async def wait(self, key: bytes, until: float) -> bytes | None:
-        there = self.expected.get(key)
-        if isinstance(there, bytes):
-            self.expected[key] = None
-            return there
-        parked = Parked()
-        self.expected[key] = parked
-        self._runtime.alarm(parked, until)
-        try:
-            return await parked  # type: ignore[no-any-return]
-        finally:
-            if self.expected.get(key) is parked:
-                self.expected[key] = None
+        if not isinstance(self.expected.get(key), bytes):
+            parked = self.expected[key] = Parked()
+            self._runtime.alarm(parked, until)
+            try:
+                await parked
+            finally:
+                if self.expected.get(key) is parked:
+                    self.expected[key] = None
+        message = self.expected.get(key)  # it may have come together with the alarm
+        if isinstance(message, Parked) or message is None:
+            return None
+        self.expected[key] = None
+        return message
 
     def listen(self, source: object) -> None:
         raise AssertionError("the simulated store delivers by itself")
