@@ -196,7 +196,7 @@ def _note(made: History, uses: dict[tuple[str, str, int], Use], line: Line) -> N
 
 def _note_other(made: History, line: Line) -> None:
     match line["op"]:
-        case "line":
+        case "queue":
             waiting = [(use, place) for use, place in line["waiting"]]
             made.sights.append(Sight(line["name"], line["at"], line["returned"], waiting))
         case "fault":

@@ -1,7 +1,7 @@
-"""The faults by which each store is tried. A new store adds an entry to GROUNDS.
+"""The faults by which each store is tried. A new store adds an entry to PLANS.
 
 An entry says how to get a fresh store in a directory (a `Site`), how many workers of what kind use it, and the faults
-inside the workers (`habits`, see worker.py) and around them (`faults`, names of nemesis.FAULTS).
+inside the workers (`chances`, see worker.py) and around them (`faults`, names of nemesis.FAULTS).
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Ground:
+class Plan:
     site: Callable[[Path], AbstractContextManager[Site]]
     procs: int
     faults: dict[str, int]
     gap: float = 0.8
     """Mean seconds between two faults around the workers."""
-    habits: dict[str, float] = field(default_factory=lambda: _USUAL)
+    chances: dict[str, float] = field(default_factory=lambda: _USUAL)
     threads: int = 1
     tasks: int = 1
     least_lease: float = 0.0
     """A store with sessions gives no shorter ones."""
 
     def specs(self, url: str, directory: Path, seed: str, lease: float) -> list[Spec]:
-        own = {"threads": self.threads, "tasks": self.tasks, "habits": self.habits}
+        own = {"threads": self.threads, "tasks": self.tasks, "chances": self.chances}
         return [Spec(f"p{number}", url, str(directory), seed, TARGETS, lease, **own) for number in range(self.procs)]
 
 
@@ -133,20 +133,20 @@ _OF_A_SERVER = _OF_WORKERS | {
 _OF_AN_ENSEMBLE = _OF_WORKERS | {
     "leader killed": 2, "node restarted": 2, "node stopped": 2, "node silenced": 3, "node cut off": 2,
 }  # fmt: skip
-GROUNDS: dict[str, Ground] = {
+PLANS: dict[str, Plan] = {
     # All in one process, because the store is in it: what stops one worker stops all of them.
-    "memory": Ground(
+    "memory": Plan(
         _memory, 1, {"stopped for less than a lease": 2, "stopped for more than a lease": 1}, gap=2.0,
         threads=10, tasks=10,
-        habits={"long": 0.0002, "past": 0.0003, "stall": 0.0002, "hog": 0.0001, "cancel-acquire": 0.02},
+        chances={"long": 0.0002, "past": 0.0003, "stall": 0.0002, "hog": 0.0001, "cancel-acquire": 0.02},
     ),
-    "sqlite": Ground(_sqlite, 20, {**_OF_WORKERS, "store at a standstill": 1}, gap=0.4),
+    "sqlite": Plan(_sqlite, 20, {**_OF_WORKERS, "store at a standstill": 1}, gap=0.4),
     # Three servers beside the workers on the same machine: fewer of these, and time to elect between two faults.
-    "zookeeper": Ground(
+    "zookeeper": Plan(
         _zookeeper, 6, _OF_AN_ENSEMBLE, gap=1.5, least_lease=1.0,
-        habits={**_USUAL, "long": 0.003, "past": 0.003, "stall": 0.002, "hog": 0.001},
+        chances={**_USUAL, "long": 0.003, "past": 0.003, "stall": 0.002, "hog": 0.001},
     ),
-    "redis": Ground(_one("redis", REDIS), 8, {**_OF_A_SERVER, "scripts forgotten": 3}),
-    "postgresql": Ground(_one("postgresql", POSTGRESQL), 6, _OF_A_SERVER),
-    "mysql": Ground(_one("mariadb", MARIADB), 6, _OF_A_SERVER),
+    "redis": Plan(_one("redis", REDIS), 8, {**_OF_A_SERVER, "scripts forgotten": 3}),
+    "postgresql": Plan(_one("postgresql", POSTGRESQL), 6, _OF_A_SERVER),
+    "mysql": Plan(_one("mariadb", MARIADB), 6, _OF_A_SERVER),
 }  # fmt: skip

@@ -1,7 +1,7 @@
 """Inject faults into a crowd of workers by a seeded schedule, always heal, and count only faults that happened.
 
 A `Fault` begins now and returns its end and when that is due; one that cannot begin yet raises `NotNow`. Faults inside
-the workers (a hogged interpreter, a fork, a cancelled call) are drawn by the workers, from `habits` of their spec.
+the workers (a hogged interpreter, a fork, a cancelled call) are drawn by the workers, from `chances` of their spec.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from pathlib import Path
 from lab.checkers import judge
 from lab.crowd import Crowd
 from lab.faults import Latency
-from lab.matrix import GROUNDS, Ground, Site
+from lab.matrix import PLANS, Plan, Site
 from lab.nemesis import Nemesis, Place
 from lab.proxy import Proxy
 from lab.report import Report, report, versions
@@ -34,17 +34,17 @@ WITHIN = 20.0
 
 
 def soak(
-    store: str, ground: Ground, directory: Path, seconds: float, seed: str, lease: float = LEASE, each: float = 0.0,
+    store: str, plan: Plan, directory: Path, seconds: float, seed: str, lease: float = LEASE, each: float = 0.0,
     round_trip: float = 0.0,
 ) -> Report:  # fmt: skip
     """One run in an empty directory; `each`: how much longer it may last until each fault has happened. `round_trip`:
     seconds, to each server."""
-    lease = max(lease, ground.least_lease, ROUND_TRIPS * round_trip)
-    with ground.site(directory) as site, ExitStack() as stack:
-        with Crowd(ground.specs(_far(site, round_trip, stack), directory, seed, lease)) as crowd:
+    lease = max(lease, plan.least_lease, ROUND_TRIPS * round_trip)
+    with plan.site(directory) as site, ExitStack() as stack:
+        with Crowd(plan.specs(_far(site, round_trip, stack), directory, seed, lease)) as crowd:
             crowd.until(lambda: crowd.grants() > 0, "the first grant")
             place = Place(crowd, random.Random(f"{seed}/nemesis"), lease, site)
-            Nemesis(place, ground.faults, ground.gap).rage(seconds, each)
+            Nemesis(place, plan.faults, plan.gap).rage(seconds, each)
             crowd.quiet(WITHIN)
             crowd.end()
             history, naive, fenced = crowd.history(), crowd.naive(), crowd.fenced()
@@ -52,7 +52,7 @@ def soak(
     return report(
         history, verdict, naive, fenced,
         store=store, seconds=seconds, seed=seed, lease=lease, versions=versions(site.versions),
-        workers=f"{ground.procs} processes of {ground.threads} threads and {ground.tasks} tasks",
+        workers=f"{plan.procs} processes of {plan.threads} threads and {plan.tasks} tasks",
     )  # fmt: skip
 
 
@@ -71,9 +71,9 @@ def main() -> int:
     options = _options()
     print(f"{options.store}: seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="dibs-soak-") as directory:
-        ground = GROUNDS[options.store]
+        plan = PLANS[options.store]
         found = soak(
-            options.store, ground, Path(directory), options.seconds, options.seed, round_trip=options.round_trip / 1000
+            options.store, plan, Path(directory), options.seconds, options.seed, round_trip=options.round_trip / 1000
         )
         if not found.clean and options.keep:
             Path(directory).rename(options.keep)
@@ -86,7 +86,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/soak")
-    parser.add_argument("store", choices=sorted(GROUNDS))
+    parser.add_argument("store", choices=sorted(PLANS))
     parser.add_argument("seconds", type=float)
     parser.add_argument("seed", nargs="?", default=secrets.token_hex(4))
     parser.add_argument("--round-trip", type=float, default=0.0, metavar="MS", help="to the store's servers")

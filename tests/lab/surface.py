@@ -1,7 +1,7 @@
 """The worker's view of a lock, and the two APIs of dibs behind it; the broken locks have the same one.
 
-A `Want` is one acquire. A `Face` takes and gives back a `Held`. Its methods are coroutines, which a blocking face
-finishes in one step, so that the worker is written once. `line` lists the waiters: the use, and its place.
+A `Want` is one acquire. An `Api` takes and gives back a `Held`. Its methods are coroutines, which a blocking API
+finishes in one step, so that the worker is written once. `queue` lists the waiters: the use, and its place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def step(coroutine: Coroutine[Any, Any, T]) -> T:
         coroutine.send(None)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
-    raise RuntimeError("a blocking face waited in a loop")
+    raise RuntimeError("a blocking API waited in a loop")
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,14 @@ class Held(Protocol):
         """Raises LockLost."""
 
 
-class Face(Protocol):
+class Api(Protocol):
     async def take(self, want: Want) -> Held | None: ...
 
     async def give(self, hold: Any) -> None: ...
 
     async def nap(self, seconds: float) -> None: ...
 
-    async def line(self, name: str) -> list[tuple[str, int]]: ...
+    async def queue(self, name: str) -> list[tuple[str, int]]: ...
 
     async def close(self) -> None: ...
 
@@ -115,7 +115,7 @@ class Threads:
     async def nap(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    async def line(self, name: str) -> list[tuple[str, int]]:
+    async def queue(self, name: str) -> list[tuple[str, int]]:
         return places(self.client.inspect(name))
 
     async def close(self) -> None:
@@ -136,7 +136,7 @@ class Tasks:
     async def nap(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    async def line(self, name: str) -> list[tuple[str, int]]:
+    async def queue(self, name: str) -> list[tuple[str, int]]:
         return places(await self.client.inspect(name))
 
     async def close(self) -> None:

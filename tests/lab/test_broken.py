@@ -23,7 +23,7 @@ from lab.surface import Target, clock
 from lab.worker import Spec
 
 TARGETS = [Target("a", "mutex", 1), Target("b", "rw", RW_CAPACITY), Target("c", "semaphore", 3)]
-HABITS = {"long": 0.02, "past": 0.12, "stall": 0.04}
+CHANCES = {"long": 0.02, "past": 0.12, "stall": 0.04}
 STRAW_LEASE, LEASE = 0.3, 0.5
 ROUND, ENOUGH = 1.5, 300
 """A round lasts at least so many seconds, and so many grants; these may take long on a busy machine."""
@@ -39,7 +39,7 @@ def specs(url: str, directory: Path, seed: object, lease: float, procs: int = 3,
     return [
         Spec(
             f"p{number}", url, str(directory), str(seed), TARGETS, lease, threads=6 // procs, tasks=tasks,
-            habits=HABITS, look=0.5,
+            chances=CHANCES, look=0.5,
         )
         for number in range(procs)
     ]  # fmt: skip

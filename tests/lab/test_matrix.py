@@ -14,7 +14,7 @@ import pytest
 from lab import soak
 from lab.checkers import judge
 from lab.crowd import Crowd
-from lab.matrix import GROUNDS
+from lab.matrix import PLANS
 from lab.nemesis import FAULTS
 from lab.nursery import state_of
 from lab.servers.programs import NEEDS, require
@@ -26,18 +26,18 @@ OFTEN = 8
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", GROUNDS)
+@pytest.mark.parametrize("store", PLANS)
 def test_a_store_under_faults(store: str, tmp_path: Path) -> None:
     if (program := {"mysql": "mariadb"}.get(store, store)) in NEEDS:
         require(program)
-    usual = GROUNDS[store]
-    habits = {body: OFTEN * chance for body, chance in usual.habits.items()}
-    ground = replace(usual, procs=min(usual.procs, 6), habits=habits, gap=0.15)
-    found = soak.soak(store, ground, tmp_path, 2.5, seed=f"ci-{store}", lease=LEASE, each=90)
+    usual = PLANS[store]
+    chances = {body: OFTEN * chance for body, chance in usual.chances.items()}
+    plan = replace(usual, procs=min(usual.procs, 6), chances=chances, gap=0.15)
+    found = soak.soak(store, plan, tmp_path, 2.5, seed=f"ci-{store}", lease=LEASE, each=90)
     print(f"figure: {found}")
     assert found.clean, str(found)
     assert found.hand_overs > 50
-    assert all(found.faults.get(fault) for fault in ground.faults), "each of them really happened"
+    assert all(found.faults.get(fault) for fault in plan.faults), "each of them really happened"
     assert any(kind not in FAULTS for kind in found.faults), "and something inside the workers"
     assert found.bound == 3 / found.hand_overs
 
@@ -79,7 +79,7 @@ def test_a_guilty_store_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A memory store in each of three processes: the report says so, and so does the status."""
-    monkeypatch.setitem(GROUNDS, "memory", replace(GROUNDS["memory"], procs=3, threads=2, tasks=0))
+    monkeypatch.setitem(PLANS, "memory", replace(PLANS["memory"], procs=3, threads=2, tasks=0))
     monkeypatch.setattr(sys, "argv", ["soak", "memory", "0.5", "11", "--json", str(tmp_path / "lines")])
     assert soak.main() == 1
     (line,) = (tmp_path / "lines").read_text().splitlines()

@@ -4,7 +4,7 @@ One process with threads and tasks. Before and after each call it appends a line
 the record survives kill -9 (see history.py). Instants are CLOCK_BOOTTIME, read so that conclusions err on
 the lock's side: a call is dated before it, a return after it, and `deadline` is a lower bound.
 
-How it uses a hold is drawn from `habits` (a chance for each of BODIES, otherwise short), until SIGUSR1 says that all is
+How it uses a hold is drawn by `chances` (one for each of BODIES, otherwise short), until SIGUSR1 says that all is
 healed. SIGTERM ends it: it releases its holds and closes its clients.
 """
 
@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 
 import dibs
 from lab.resource import Fenced, Naive
-from lab.surface import Face, Held, Target, Tasks, Threads, Want, clock, step
+from lab.surface import Api, Held, Target, Tasks, Threads, Want, clock, step
 
 BODIES = ("long", "past", "stall", "hog", "fork", "cancel-acquire", "cancel-release")
 """The alternatives to a short use: renewed for longer than a lease; not renewed and ending after the deadline; deaf
@@ -51,7 +51,7 @@ class Spec:
     lease: float
     threads: int = 2
     tasks: int = 0
-    habits: dict[str, float] = field(default_factory=dict)
+    chances: dict[str, float] = field(default_factory=dict)
     look: float = 0.05
     """How often it looks at a queue before it joins and once it holds: a claim that waits in both was overtaken."""
     uses: int = 0
@@ -70,7 +70,7 @@ class Spec:
         return cls(**{**said, "targets": [Target(**target) for target in said["targets"]]})
 
 
-def apis(spec: Spec) -> tuple[Face | None, Face | None]:
+def apis(spec: Spec) -> tuple[Api | None, Api | None]:
     """For threads and for tasks; a broken lock has only the first."""
     if spec.url.startswith("broken:"):
         from lab.broken import locks
@@ -103,7 +103,7 @@ def looked_at(hold: Held) -> dict[str, Any]:
 
 
 class Actor:
-    def __init__(self, spec: Spec, thread: str, api: Face, pen: Pen, calm: threading.Event, over: threading.Event):
+    def __init__(self, spec: Spec, thread: str, api: Api, pen: Pen, calm: threading.Event, over: threading.Event):
         self.spec, self.thread, self.api, self.pen = spec, thread, api, pen
         self.calm, self.over = calm, over
         self.dice = random.Random(f"{spec.seed}/{spec.proc}/{thread}")
@@ -127,7 +127,7 @@ class Actor:
             return "short"
         chance = self.dice.random()
         for body in BODIES:
-            chance -= self.spec.habits.get(body, 0.0)
+            chance -= self.spec.chances.get(body, 0.0)
             if chance < 0:
                 return body
         return "short"
@@ -163,10 +163,10 @@ class Actor:
     async def _look(self, name: str) -> None:
         called = clock()
         try:
-            waiting = await self.api.line(name)
+            waiting = await self.api.queue(name)
         except dibs.StoreUnavailable:
             return
-        self.note("line", called, returned=clock(), name=name, waiting=waiting)
+        self.note("queue", called, returned=clock(), name=name, waiting=waiting)
 
     async def _acquire(self, want: Want, body: str) -> Held | None:
         asked = {**asdict(want), **asdict(want.target), "body": body}
@@ -312,7 +312,7 @@ def _listen(calm: threading.Event, over: threading.Event) -> None:
     over.set()
 
 
-def _loop(api: Face, actors: list[Actor]) -> None:
+def _loop(api: Api, actors: list[Actor]) -> None:
     async def all_of_them() -> None:
         await asyncio.gather(*(actor.work() for actor in actors))
         await api.close()

@@ -137,7 +137,7 @@ class Straw:
     async def nap(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    async def line(self, name: str) -> list[tuple[str, int]]:
+    async def queue(self, name: str) -> list[tuple[str, int]]:
         return [(row.use, row.place) for row in self.rows(name) if not row.holds]
 
     async def close(self) -> None:
