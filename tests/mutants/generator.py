@@ -26,7 +26,7 @@ _PLACES = (
 )
 """In turns, so that half of them are in Python and every language has its share."""
 _LEFT_OUT = frozenset(
-    {"log.py", "runtime.py", "line.py", "tables.sql", "walk_declare.sql"}  # words, protocols, declarations
+    {"log.py", "runtime.py", "queue.py", "tables.sql", "walk_declare.sql"}  # words, protocols, declarations
 )
 _SHOWN = frozenset({"__init__", "__repr__", "describe", "doctor", "loss", "promises", "dangers", "findings", "too_few"})
 _TELLING = frozenset({"error", "log", "Finding", "mismatch", "damaged", "StoreError", "StoreUnavailable"})
