@@ -55,6 +55,23 @@ def test_permits_that_come_back_by_themselves_are_forgotten() -> None:
             rate.release()
 
 
+def test_lost_holds_of_tasks_that_ended_are_forgotten_once_the_lock_is_used_again() -> None:
+    async def main() -> None:
+        async with dibs.aio.connect("memory://") as client:
+            permits, everybody = client.semaphore("lost", 1000, lease=SHORT, renew=False), asyncio.Barrier(3 * FEW)
+
+            async def lose() -> None:
+                await (await permits.acquire()).lost.wait()
+                await everybody.wait()
+
+            await asyncio.gather(*(lose() for _ in range(3 * FEW)))
+            for _ in range(3 * FEW):
+                await (await permits.acquire()).release()
+            assert holds("lost") <= FEW
+
+    asyncio.run(main())
+
+
 def test_each_task_that_lost_its_hold_is_told_so_by_release() -> None:
     """However many others have lost theirs, and have taken new ones."""
 
